@@ -51,8 +51,9 @@ static uint64_t rule_bytes(const exf_model *m, const exf_tensor_rule *r, int lay
         exf_weight_source w;
         exf_err ignored;
         exf_rule_name(name, m, r, layer, e);
-        if (exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, &ignored) == EXF_OK)
-            bytes += exf_weight_source_bytes(&w);
+        exf_code rc = exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how,
+                                             &ignored);
+        bytes += rc == EXF_OK ? exf_weight_source_bytes(&w) : 0;
     }
     if (m->part != EXF_MODEL_CONFIG) return bytes;
     /* As the release stores it; a quantised one with its scales. */

@@ -46,21 +46,6 @@ static exf_code read_block(const exf_config *c, const char *field, exf_quantizat
                     exf_json_type_name(block), exf_json_size(block));
 }
 
-/* DeepSeek-V4 says here how its experts are stored; the configs that say so come
- * with E8M0 scales, all others with F32.  Of ModelOpt's, moe_quant_algo counts, beside what the release said. */
-static exf_code read_experts(const exf_config *c, exf_quantization *q, exf_err *err)
-{
-    const char *dtype, *algorithm;
-    exf_code rc = read_word(c, "quantization_config.moe_quant_algo", "", "NVFP4", &algorithm, err);
-    if (rc == EXF_OK) rc = exf_config_text_or(c, "expert_dtype", NULL, &dtype, err);
-    if (rc == EXF_OK && *algorithm) q->formats = EXF_FORMAT_NVFP4;
-    if (rc != EXF_OK || !dtype) return rc;
-    q->e8m0_scales = 1;
-    q->fp4_experts = strcmp(dtype, "fp4") == 0;
-    if (q->fp4_experts || strcmp(dtype, "fp8") == 0) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: \"expert_dtype\" is \"%s\"; supported are \"fp4\" and \"fp8\"", c->path, dtype);
-}
-
 static exf_code read_fmt(const exf_config *c, exf_err *err)
 {
     const char *fmt;
@@ -71,13 +56,23 @@ static exf_code read_fmt(const exf_config *c, exf_err *err)
 
 static exf_code read_fp8(const exf_config *c, exf_quantization *q, exf_err *err)
 {
-    const char *scales;
+    const char *scales, *dtype, *algorithm;
     exf_code rc;
     EXF_TRY(read_fmt(c, err));
     EXF_TRY(exf_config_text_or(c, "quantization_config.scale_fmt", "float", &scales, err));
     q->byte_scales = strcmp(scales, "ue8m0") == 0;
     EXF_TRY(read_block(c, "quantization_config.weight_block_size", q, err));
-    EXF_TRY(read_experts(c, q, err));
+    /* DeepSeek-V4 says here how its experts are stored; the configs that say so come
+     * with E8M0 scales, all others with F32.  Of ModelOpt's, moe_quant_algo counts, beside what the release said. */
+    EXF_TRY(read_word(c, "quantization_config.moe_quant_algo", "", "NVFP4", &algorithm, err));
+    EXF_TRY(exf_config_text_or(c, "expert_dtype", NULL, &dtype, err));
+    if (*algorithm) q->formats = EXF_FORMAT_NVFP4;
+    if (dtype) {
+        q->e8m0_scales = 1;
+        q->fp4_experts = strcmp(dtype, "fp4") == 0;
+        if (!q->fp4_experts && strcmp(dtype, "fp8") != 0)
+            return exf_fail(err, EXF_MODEL, "%s: \"expert_dtype\" is \"%s\"; supported are \"fp4\" and \"fp8\"", c->path, dtype);
+    }
     if (!q->block_rows) q->block_rows = q->block_cols = 128;
     q->fp8 = q->fp4 = 1;
 out:
@@ -186,18 +181,11 @@ static exf_code take_group(const exf_config *c, exf_quantization *q, const weigh
     int channel = strcmp(g->strategy, "channel") == 0, whole = strcmp(g->strategy, "tensor") == 0;
     if (is_int && g->bits == 4 && (channel || (grouped && g->group > 0))) return take_int4(c, q, g, err);
     if (is_int || strcmp(g->type, "float") != 0 || !g->symmetric) return refuse_group(c, g, err);
-    if (g->bits == 4 && strcmp(g->strategy, "tensor_group") == 0 && g->group == EXF_NVFP4_BLOCK) {
-        q->formats |= EXF_FORMAT_NVFP4;
-        return EXF_OK;
-    }
-    if (g->bits == 4 && grouped && g->group == EXF_FP4_BLOCK) {
-        q->formats |= EXF_FORMAT_MXFP4;
-        return EXF_OK;
-    }
-    if (g->bits == 8 && grouped && g->group == EXF_MXFP8_BLOCK) {
-        q->formats |= EXF_FORMAT_MXFP8;
-        return EXF_OK;
-    }
+    unsigned format = g->bits == 4 && strcmp(g->strategy, "tensor_group") == 0 && g->group == EXF_NVFP4_BLOCK ? EXF_FORMAT_NVFP4
+                      : g->bits == 4 && grouped && g->group == EXF_FP4_BLOCK ? EXF_FORMAT_MXFP4
+                      : g->bits == 8 && grouped && g->group == EXF_MXFP8_BLOCK ? EXF_FORMAT_MXFP8 : 0;
+    q->formats |= format;
+    if (format) return EXF_OK;
     int block = strcmp(g->strategy, "block") == 0;
     if (g->bits != 8 || !(channel || whole || block)) return refuse_group(c, g, err);
     q->formats |= EXF_FORMAT_FP8;
@@ -264,46 +252,43 @@ static exf_code take_algorithm(const exf_config *c, exf_quantization *q, const c
     return EXF_OK;
 }
 
-/* Where ModelOpt's settings stand. */
-typedef struct { const char *algorithm, *layers, *exempt; } modelopt_fields;
-
-static exf_code read_algorithms(const exf_config *c, const modelopt_fields *at, exf_quantization *q, exf_err *err)
+/* The fields in which ModelOpt's settings stand. */
+static exf_code read_algorithms(const exf_config *c, const char *at, const char *of_layers, const char *exempt, exf_quantization *q,
+                                exf_err *err)
 {
     const char *algorithm;
     const exf_json *layers;
     exf_code rc;
-    EXF_TRY(exf_config_find(c, at->exempt, &q->exempt, err));
-    EXF_TRY(exf_config_text_or(c, at->algorithm, "missing", &algorithm, err));
-    if (strcmp(algorithm, "MIXED_PRECISION") != 0) return take_algorithm(c, q, at->algorithm, err);
-    EXF_TRY(exf_config_find(c, at->layers, &layers, err));
+    EXF_TRY(exf_config_find(c, exempt, &q->exempt, err));
+    EXF_TRY(exf_config_text_or(c, at, "missing", &algorithm, err));
+    if (strcmp(algorithm, "MIXED_PRECISION") != 0) return take_algorithm(c, q, at, err);
+    EXF_TRY(exf_config_find(c, of_layers, &layers, err));
     for (void *it = exf_json_first(layers); it; it = exf_json_next(layers, it)) {
         exf_config of_layer = {exf_json_value(it), c->path};
         EXF_TRY(take_algorithm(&of_layer, q, "quant_algo", err));
     }
     if (!q->formats)
-        rc = exf_fail(err, EXF_MODEL, "%s: \"%s\" is \"MIXED_PRECISION\", but \"%s\" has no layer", c->path, at->algorithm,
-                      at->layers);
+        rc = exf_fail(err, EXF_MODEL, "%s: \"%s\" is \"MIXED_PRECISION\", but \"%s\" has no layer", c->path, at, of_layers);
 out:
     return rc;
 }
 
 static exf_code read_modelopt(const exf_config *c, exf_quantization *q, exf_err *err)
 {
-    static const modelopt_fields at = {"quantization_config.quant_algo", "quantization_config.quantized_layers",
-                                       "quantization_config.ignore|quantization_config.exclude_modules"};
-    return read_algorithms(c, &at, q, err);
+    return read_algorithms(c, "quantization_config.quant_algo", "quantization_config.quantized_layers",
+                           "quantization_config.ignore|quantization_config.exclude_modules", q, err);
 }
 
 exf_code exf_quantization_read_export(const exf_config *of_export, exf_quantization *q, exf_err *err)
 {
-    static const modelopt_fields at = {"quantization.quant_algo", "quantization.quantized_layers", "quantization.exclude_modules"};
     const char *algorithm;
     exf_code rc;
     memset(q, 0, sizeof *q);
     EXF_TRY(exf_config_text_or(of_export, "quantization.quant_algo", "", &algorithm, err));
     if (!*algorithm) return EXF_OK; /* an export that quantizes the key-value cache alone */
     q->quantizer = EXF_QUANTIZER_MODELOPT;
-    rc = read_algorithms(of_export, &at, q, err);
+    rc = read_algorithms(of_export, "quantization.quant_algo", "quantization.quantized_layers", "quantization.exclude_modules", q,
+                         err);
 out:
     return rc;
 }
@@ -414,36 +399,21 @@ out:
 /* Refuses weights of a quantizer that is not read by its name, and by what its config says of the format. */
 exf_code exf_quantization_refuse(const exf_config *c, const char *method, exf_err *err)
 {
-    static const struct { const char *method, *name; } known[] = {
-        {"bitsandbytes", "bitsandbytes"}, {"mxfp4", "MXFP4"}, {"auto-round", "AutoRound"}, {"quark", "Quark"},
-        {"gguf", "GGUF"}, {"hqq", "HQQ"}, {"aqlm", "AQLM"}, {"torchao", "torchao"}, {"fbgemm_fp8", "FBGEMM"},
+    static const struct { const char *method, *name, *sentence; } known[] = {
+        {"bitsandbytes", "bitsandbytes", NULL}, {"mxfp4", "MXFP4", NULL}, {"auto-round", "AutoRound", NULL},
+        {"quark", "Quark", NULL}, {"gguf", "GGUF", NULL}, {"hqq", "HQQ", NULL}, {"aqlm", "AQLM", NULL},
+        {"torchao", "torchao", NULL}, {"fbgemm_fp8", "FBGEMM", NULL}, {"exl3", NULL, EXF_QUANTIZED_EXL3},
+        {"quanto", NULL, EXF_QUANTIZED_QUANTO},
     };
-    static const struct { const char *method, *sentence; } own[] = {{"exl3", EXF_QUANTIZED_EXL3}, {"quanto", EXF_QUANTIZED_QUANTO}};
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        if (strcmp(own[i].method, method) == 0)
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(known[i].method, method) != 0) continue;
+        if (known[i].sentence)
             return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\": %s", c->path, method,
-                            own[i].sentence);
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i].method, method) == 0)
-            return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\": " EXF_QUANTIZED_BY("%s"), c->path,
-                            method, known[i].name);
+                            known[i].sentence);
+        return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\": " EXF_QUANTIZED_BY("%s"), c->path,
+                        method, known[i].name);
+    }
     return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\"; " SUPPORTED, c->path, method);
-}
-
-/* Refuses weights of MLX, whose config has "quantization" and mostly the same again as a quantization_config without a method. */
-static exf_code refuse_mlx(const exf_config *c, exf_err *err)
-{
-    const exf_json *given;
-    int bits, group;
-    exf_code rc;
-    EXF_TRY(exf_config_find(c, "quantization", &given, err));
-    if (exf_json_type(given) != EXF_JSON_OBJECT) goto out;
-    EXF_TRY(exf_config_int_or(c, "quantization.bits", 1, 64, 0, &bits, err));
-    EXF_TRY(exf_config_int_or(c, "quantization.group_size", 1, 1 << 20, 0, &group, err));
-    if (bits && group)
-        rc = exf_fail(err, EXF_MODEL, "%s: \"quantization\" is %d bits in groups of %d: " EXF_QUANTIZED_MLX, c->path, bits, group);
-out:
-    return rc;
 }
 
 exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err *err)
@@ -460,9 +430,18 @@ exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err
     };
     const exf_json *given;
     const char *method;
+    int bits, group;
     exf_code rc;
     memset(q, 0, sizeof *q);
-    EXF_TRY(refuse_mlx(c, err));
+    /* MLX's config has "quantization" and mostly the same again as a quantization_config without a method. */
+    EXF_TRY(exf_config_find(c, "quantization", &given, err));
+    if (exf_json_type(given) == EXF_JSON_OBJECT) {
+        EXF_TRY(exf_config_int_or(c, "quantization.bits", 1, 64, 0, &bits, err));
+        EXF_TRY(exf_config_int_or(c, "quantization.group_size", 1, 1 << 20, 0, &group, err));
+        if (bits && group)
+            return exf_fail(err, EXF_MODEL, "%s: \"quantization\" is %d bits in groups of %d: " EXF_QUANTIZED_MLX, c->path, bits,
+                            group);
+    }
     EXF_TRY(exf_config_find(c, "quantization_config", &given, err));
     if (!given) return EXF_OK;
     EXF_TRY(exf_config_text_or(c, "quantization_config.quant_method", "missing", &method, err));

@@ -96,20 +96,6 @@ void exf_bpe_free(exf_bpe *b)
 
 static const uint32_t NONE = UINT32_MAX;
 
-static uint64_t heap_pop(exf_bpe_work *w)
-{
-    uint64_t top = w->heap[0], last = w->heap[--w->n_heap];
-    size_t i = 0, child;
-    while ((child = 2 * i + 1) < w->n_heap) {
-        if (child + 1 < w->n_heap && w->heap[child + 1] < w->heap[child]) child++;
-        if (w->heap[child] >= last) break;
-        w->heap[i] = w->heap[child];
-        i = child;
-    }
-    w->heap[i] = last;
-    return top;
-}
-
 /* Returns NULL if a, b do not merge.  Encoding spends most of its time in it. */
 static const exf_merge *find_merge(const exf_merges *m, int32_t a, int32_t b)
 {
@@ -141,7 +127,15 @@ static exf_code merge_all(const exf_bpe *b, exf_bpe_work *w, exf_err *err)
     exf_code rc = EXF_OK;
     for (size_t n = 1; w->n_heap; n++) {
         if (n % OFTEN == 0) EXF_TRY(exf_stop_check(err));
-        uint64_t key = heap_pop(w);
+        uint64_t key = w->heap[0], end = w->heap[--w->n_heap];
+        size_t at = 0, child;
+        while ((child = 2 * at + 1) < w->n_heap) {
+            if (child + 1 < w->n_heap && w->heap[child + 1] < w->heap[child]) child++;
+            if (w->heap[child] >= end) break;
+            w->heap[at] = w->heap[child];
+            at = child;
+        }
+        w->heap[at] = end;
         uint32_t pos = (uint32_t)key, next = s[pos].next;
         /* An entry is stale when either symbol has merged since it was made. */
         if (s[pos].id < 0 || next == NONE) continue;
@@ -262,14 +256,9 @@ static void make_alphabet(exf_bpe *b)
 
 /* ---- tokenizer.json ---------------------------------------------------- */
 
-static exf_code check_options(const exf_bpe *b, const exf_json *model, const char *where, exf_err *err)
+static exf_code refuse_affixes(const exf_json *model, const char *where, exf_err *err)
 {
     static const char *const affix[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    if (strcmp(exf_part_type(model), "BPE") != 0)
-        return exf_fail(err, EXF_MODEL, "%s: model \"%s\" is not supported (supported: BPE)", where, exf_part_type(model));
-    exf_code rc = exf_part_off(model, "dropout", where, "model BPE", err);
-    if (rc == EXF_OK && !b->fallback) rc = exf_part_off(model, "unk_token", where, "model BPE", err);
-    if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < sizeof affix / sizeof affix[0]; i++) {
         const exf_json *j = exf_json_get(model, affix[i]);
         size_t len;
@@ -330,45 +319,36 @@ static exf_code find_fallback(exf_bpe *b, const exf_json *model, const char *whe
     return exf_part_bool(&b->fuse_unk, model, "fuse_unk", where, "model", "BPE", err);
 }
 
-typedef struct { const char *s[2]; size_t len[2]; } pair;
-
-/* ["a", "b"] or "a b"; 1 if it is one of these. */
-static int read_pair(pair *p, const exf_json *j)
-{
-    size_t len;
-    const char *s = exf_json_string(j, &len), *blank = s ? memchr(s, ' ', len) : NULL;
-    if (blank) {
-        *p = (pair){{s, blank + 1}, {(size_t)(blank - s), len - (size_t)(blank - s) - 1}};
-        return memchr(p->s[1], ' ', p->len[1]) == NULL;
-    }
-    if (exf_json_type(j) != EXF_JSON_ARRAY || exf_json_size(j) != 2) return 0;
-    for (size_t i = 0; i < 2; i++)
-        if (!(p->s[i] = exf_json_string(exf_json_at(j, i), &p->len[i]))) return 0;
-    return 1;
-}
-
+/* j: ["a", "b"] or "a b". */
 static exf_code load_merge(exf_bpe *b, exf_text *both, const exf_json *j, size_t rank, const char *where, exf_err *err)
 {
-    pair p;
-    size_t len;
-    const char *header = exf_json_string(j, &len);
+    size_t len, part_len[3] = {0};
+    const char *text = exf_json_string(j, &len), *blank = text ? memchr(text, ' ', len) : NULL;
+    const char *part[3] = {text, blank ? blank + 1 : NULL, NULL}; /* a, b, ab */
+    int32_t id[3];
     /* The first line of an old merges.txt; the library skips it as well. */
-    if (header && len >= 8 && memcmp(header, "#version", 8) == 0) return EXF_OK;
-    if (!read_pair(&p, j))
+    if (text && len >= 8 && memcmp(text, "#version", 8) == 0) return EXF_OK;
+    if (blank) {
+        part_len[0] = (size_t)(blank - text);
+        part_len[1] = len - part_len[0] - 1;
+        if (memchr(part[1], ' ', part_len[1])) part[1] = NULL;
+    } else if (exf_json_type(j) == EXF_JSON_ARRAY && exf_json_size(j) == 2) {
+        for (size_t i = 0; i < 2; i++) part[i] = exf_json_string(exf_json_at(j, i), &part_len[i]);
+    }
+    if (!part[0] || !part[1])
         return exf_fail(err, EXF_MODEL, "%s: model.merges[%zu] is neither [\"a\", \"b\"] nor \"a b\"", where, rank);
     both->len = 0;
-    exf_text_append(both, p.s[0], p.len[0]);
-    exf_text_append(both, p.s[1], p.len[1]);
+    exf_text_append(both, part[0], part_len[0]);
+    exf_text_append(both, part[1], part_len[1]);
     exf_code rc = exf_text_end(both, err);
     if (rc != EXF_OK) return rc;
-    const char *part[3] = {p.s[0], p.s[1], both->s};
-    size_t part_len[3] = {p.len[0], p.len[1], both->len};
-    int32_t id[3];
+    part[2] = both->s;
+    part_len[2] = both->len;
     for (int i = 0; i < 3; i++)
         if ((id[i] = exf_vocabulary_find(&b->vocab, part[i], part_len[i])) < 0)
             return exf_fail(err, EXF_MODEL, "%s: merge \"%.*s %.*s\" (model.merges[%zu]): \"%.*s\" is not in model.vocab", where,
-                            (int)p.len[0], p.s[0], (int)p.len[1], p.s[1], rank, (int)part_len[i], part[i]);
-    if (exf_starts_with_metaspace(p.s[1], p.len[1]) && !exf_ends_with_metaspace(p.s[0], p.len[0])) b->words = 0;
+                            (int)part_len[0], part[0], (int)part_len[1], part[1], rank, (int)part_len[i], part[i]);
+    if (exf_starts_with_metaspace(part[1], part_len[1]) && !exf_ends_with_metaspace(part[0], part_len[0])) b->words = 0;
     exf_merges_put(&b->merges, id[0], id[1], (uint32_t)rank, id[2]);
     return EXF_OK;
 }
@@ -397,7 +377,13 @@ exf_code exf_bpe_load(exf_bpe **out, const exf_json *model, const char *where, e
     make_alphabet(b);
     if (exf_json_type(exf_json_get(model, "byte_fallback")) != EXF_JSON_NULL)
         EXF_TRY(exf_part_bool(&b->fallback, model, "byte_fallback", where, "model", "BPE", err));
-    EXF_TRY(check_options(b, model, where, err));
+    if (strcmp(exf_part_type(model), "BPE") != 0) {
+        rc = exf_fail(err, EXF_MODEL, "%s: model \"%s\" is not supported (supported: BPE)", where, exf_part_type(model));
+        goto out;
+    }
+    EXF_TRY(exf_part_off(model, "dropout", where, "model BPE", err));
+    if (!b->fallback) EXF_TRY(exf_part_off(model, "unk_token", where, "model BPE", err));
+    EXF_TRY(refuse_affixes(model, where, err));
     if (exf_json_type(exf_json_get(model, "ignore_merges")) != EXF_JSON_NULL)
         EXF_TRY(exf_part_bool(&b->ignore_merges, model, "ignore_merges", where, "model", "BPE", err));
     EXF_TRY(load_vocab(b, model, where, err));
@@ -432,13 +418,20 @@ static size_t walk_splits(exf_bpe *b, const exf_vocabulary_entry *token, int put
     return n;
 }
 
-/* Puts all tokens in the byte alphabet; two with the same bytes are refused. */
-static exf_code put_ranks(exf_bpe *b, const exf_rank *token, size_t n, const char *where, exf_err *err)
+exf_code exf_bpe_of_ranks(exf_bpe **out, const exf_rank *token, size_t n, const char *where, exf_err *err)
 {
-    exf_text text = {0};
     exf_code rc;
+    exf_bpe *b;
+    exf_text text = {0};
+    size_t splits = 0;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&b, 1, sizeof *b, "BPE model", err));
+    *out = b;
+    make_alphabet(b);
+    b->ignore_merges = 1;
+    b->size = (int32_t)n;
     EXF_TRY(exf_vocabulary_new(&b->vocab, n, err));
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) { /* in the byte alphabet */
         text.len = 0;
         map_bytes(b, &text, (const char *)token[i].bytes, token[i].len);
         EXF_TRY(exf_text_end(&text, err));
@@ -449,28 +442,12 @@ static exf_code put_ranks(exf_bpe *b, const exf_rank *token, size_t n, const cha
         }
         EXF_TRY(exf_vocabulary_put(&b->vocab, text.s, text.len, (int32_t)i, err));
     }
-out:
-    exf_text_free(&text);
-    return rc;
-}
-
-exf_code exf_bpe_of_ranks(exf_bpe **out, const exf_rank *token, size_t n, const char *where, exf_err *err)
-{
-    exf_code rc;
-    exf_bpe *b;
-    size_t splits = 0;
-    *out = NULL;
-    EXF_TRY(exf_mem_new(&b, 1, sizeof *b, "BPE model", err));
-    *out = b;
-    make_alphabet(b);
-    b->ignore_merges = 1;
-    b->size = (int32_t)n;
-    EXF_TRY(put_ranks(b, token, n, where, err));
     for (int c = 0; c < 256; c++) b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
     for (size_t i = 0; i <= b->vocab.mask; i++) splits += walk_splits(b, &b->vocab.slot[i], 0);
     EXF_TRY(exf_merges_new(&b->merges, splits, err));
     for (size_t i = 0; i <= b->vocab.mask; i++) (void)walk_splits(b, &b->vocab.slot[i], 1);
 out:
+    exf_text_free(&text);
     if (rc != EXF_OK) {
         exf_bpe_free(*out);
         *out = NULL;
