@@ -21,6 +21,7 @@
 #include "kernels/operation.h"
 #include "kernels/recurrent/delta_rule.h"
 #include "kernels/residual/hyper_connections.h"
+#include "kernels/rows/rows.h"
 #include "kernels/statistics/divergence.h"
 #include "kernels/statistics/layer_sums.h"
 #include "kernels/statistics/lowrank_sums.h"
@@ -148,69 +149,57 @@ typedef struct exf_backend {
     void (*copy)(exf_queue *q, void *to, const void *from, size_t bytes); /* queued; either side may be alloc_staging's */
     void (*zero)(exf_queue *q, void *p, size_t bytes);
 
-    /* ---- matrix products (linear.h) -------------------------------------------- */
-    void (*gemm_xwt)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
-                     float alpha, float beta);
-    /* count products of one shape, y_i = x_i w_i^T. */
-    void (*gemm_xwt_many)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s,
-                          int m, int n, int k);
-    void (*gemm_xw)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
-                    float alpha, float beta);
+    /* ---- operations, in the header that is named; workspaces are in floats, but bytes for experts ---- */
 
-    /* ---- rows (rows.h) ---------------------------------------------------- */
-    void (*rmsnorm)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
-    void (*layernorm)(exf_queue *q, float *y, const float *w, const float *bias, int n_rows, int n, double eps);
-    void (*scale_rows)(exf_queue *q, float *y, const float *factor, int n_rows, int n);
-    void (*add_bias)(exf_queue *q, float *y, const float *bias, int n_rows, int n);
-    void (*clamp)(exf_queue *q, float *y, size_t n, float limit);
-    void (*copy_columns)(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
-    void (*repeat_columns)(exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
-    void (*sigmoid_gate)(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
-    void (*swiglu)(exf_queue *q, float *g, const float *u, size_t n, float limit);
-    void (*add)(exf_queue *q, float *y, const float *x, size_t n);
-    void (*scale)(exf_queue *q, float *y, size_t n, float factor, const float *by);
-    void (*soft_cap)(exf_queue *q, float *y, size_t n, float cap);
-    void (*gather_rows)(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
+    /* linear.h */
+    exf_gemm_xwt_op *gemm_xwt;
+    exf_gemm_xwt_many_op *gemm_xwt_many;
+    exf_gemm_xw_op *gemm_xw;
+    /* rows.h */
+    exf_rmsnorm_op *rmsnorm;
+    exf_layernorm_op *layernorm;
+    exf_scale_rows_op *scale_rows;
+    exf_add_bias_op *add_bias;
+    exf_clamp_op *clamp;
+    exf_copy_columns_op *copy_columns;
+    exf_repeat_columns_op *repeat_columns;
+    exf_sigmoid_gate_op *sigmoid_gate;
+    exf_swiglu_op *swiglu;
+    exf_add_op *add;
+    exf_scale_op *scale;
+    exf_soft_cap_op *soft_cap;
+    exf_gather_rows_op *gather_rows;
+    exf_switch_weights_op *switch_weights;
     /* Index of the first element that is not finite, -1 if all are; waits. */
     exf_code (*first_not_finite)(exf_queue *q, const float *x, size_t n, int64_t *at, exf_err *err);
-
-    /* ---- parts, each in the header of its name ---------------------------------- */
-    void (*rope)(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
-    size_t (*attention_workspace)(const exf_attention_shape *s); /* floats */
-    void (*attention)(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
-                      float *workspace);
-    size_t (*causal_conv_workspace)(int channels, int width); /* floats */
-    void (*causal_conv_silu)(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width,
-                             float *workspace);
-    void (*delta_gates)(exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads);
-    void (*l2norm_heads)(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
-    size_t (*delta_rule_workspace)(const exf_delta_shape *s); /* floats */
-    void (*delta_rule)(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
-                       const float *beta, const exf_delta_shape *s, float *workspace);
-    size_t (*compressed_attention_workspace)(int n_heads, int n_rows, int n_tokens, int window, int ratio); /* floats */
-    void (*compressed_attention)(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
-                                 const exf_compressed_attention_shape *s, float *workspace);
-    void (*compressor)(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape,
-                       const exf_compressor_shape *s);
-    size_t (*indexer_workspace)(int n_rows, int n_entries); /* floats */
-    void (*indexer)(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
-                    const exf_indexer_shape *s, float *workspace);
-    void (*hyper_pre)(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s);
-    void (*hyper_post)(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
-    void (*hyper_input)(exf_queue *q, float *u, const float *mixing, const float *x, const exf_hyper_shape *s);
-    void (*hyper_head)(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
-    void (*router)(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
-                   const exf_router_rules *r, double *scratch);
-
-    /* ---- the MoE block (kernels/moe) ------------------------------------------------ */
-    /* moe.h; x is the number type of x and outputs. */
-    size_t (*experts_workspace)(const exf_expert_shape *s, exf_number x); /* bytes */
-    void (*experts)(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
-                    const exf_expert_shape *s, void *workspace);
-    /* out[t] = sigmoid(x[t, :] . w), x [n_rows, n]. */
-    void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
-    void (*moe_sum)(exf_queue *q, const exf_moe_sum_call *c);
-    void (*reuse_outputs)(exf_queue *q, const exf_reuse_call *c);
+    /* attention.h */
+    exf_rope_apply_op *rope;
+    exf_attention_workspace_op *attention_workspace;
+    exf_attention_op *attention;
+    /* delta_rule.h */
+    exf_causal_conv_workspace_op *causal_conv_workspace;
+    exf_causal_conv_silu_op *causal_conv_silu;
+    exf_delta_gates_op *delta_gates;
+    exf_l2norm_heads_op *l2norm_heads;
+    exf_delta_rule_workspace_op *delta_rule_workspace;
+    exf_delta_rule_op *delta_rule;
+    /* compressed.h */
+    exf_compressed_attention_workspace_op *compressed_attention_workspace;
+    exf_compressed_attention_op *compressed_attention;
+    exf_compressor_op *compressor;
+    exf_indexer_workspace_op *indexer_workspace;
+    exf_indexer_op *indexer;
+    /* hyper_connections.h */
+    exf_hyper_pre_op *hyper_pre;
+    exf_hyper_post_op *hyper_post;
+    exf_hyper_input_op *hyper_input;
+    exf_hyper_head_op *hyper_head;
+    /* moe.h */
+    exf_router_op *router;
+    exf_experts_workspace_op *experts_workspace;
+    exf_experts_op *experts;
+    exf_moe_sum_op *moe_sum;
+    exf_reuse_outputs_op *reuse_outputs;
 } exf_backend;
 
 extern const exf_backend exf_backend_cpu;

@@ -3,8 +3,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "kernels/rows/rows.h"
 
+#include <math.h>
 #include <string.h>
 
 /* One queue for everybody: there is nothing in it. */
@@ -55,113 +55,10 @@ static exf_code first_not_finite(exf_queue *q, const float *x, size_t n, int64_t
 {
     (void)q;
     (void)err;
-    *at = exf_first_not_finite_cpu(x, n);
+    size_t i = 0;
+    while (i < n && isfinite(x[i])) i++;
+    *at = i < n ? (int64_t)i : -1;
     return EXF_OK;
-}
-
-static size_t attention_workspace(const exf_attention_shape *s)
-{
-    return exf_attention_workspace(s->n_tokens);
-}
-
-/* One head at a time. */
-static size_t compressed_attention_workspace(int n_heads, int n_rows, int n_tokens, int window, int ratio)
-{
-    (void)n_heads;
-    return exf_compressed_attention_workspace(n_rows, n_tokens, window, ratio);
-}
-
-/* The kernels take no queue; these let it go. */
-#define WITHOUT_QUEUE(name, parameters, arguments)   \
-    static void name##_queued parameters             \
-    {                                                \
-        (void)q;                                     \
-        exf_##name##_cpu arguments;                  \
-    }
-
-/* Operands are float32 here: the queue opens in no other mode. */
-WITHOUT_QUEUE(gemm_xwt,
-              (exf_queue * q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha,
-               float beta),
-              (y, ldy, x.p, ldx, w.p, ldw, m, n, k, alpha, beta))
-WITHOUT_QUEUE(gemm_xwt_many,
-              (exf_queue * q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m,
-               int n, int k),
-              (y, ldy, x.p, ldx, w.p, ldw, s, m, n, k))
-WITHOUT_QUEUE(gemm_xw,
-              (exf_queue * q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
-               float beta),
-              (y, ldy, x, ldx, w, ldw, m, n, k, alpha, beta))
-WITHOUT_QUEUE(rmsnorm, (exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps),
-              (y, ldy, x, ldx, w, n_rows, n, eps))
-WITHOUT_QUEUE(layernorm, (exf_queue *q, float *y, const float *w, const float *bias, int n_rows, int n, double eps),
-              (y, w, bias, n_rows, n, eps))
-WITHOUT_QUEUE(scale_rows, (exf_queue *q, float *y, const float *factor, int n_rows, int n), (y, factor, n_rows, n))
-WITHOUT_QUEUE(add_bias, (exf_queue *q, float *y, const float *bias, int n_rows, int n), (y, bias, n_rows, n))
-WITHOUT_QUEUE(clamp, (exf_queue *q, float *y, size_t n, float limit), (y, n, limit))
-WITHOUT_QUEUE(copy_columns, (exf_queue * q, float *out, int ldo, const float *x, int ldx, int n_rows, int n),
-              (out, ldo, x, ldx, n_rows, n))
-WITHOUT_QUEUE(repeat_columns, (exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n),
-              (out, ldo, count, step, x, ldx, n_rows, n))
-WITHOUT_QUEUE(sigmoid_gate, (exf_queue * q, float *y, const float *gate, int n_rows, int d, int stride),
-              (y, gate, n_rows, d, stride))
-WITHOUT_QUEUE(swiglu, (exf_queue *q, float *g, const float *u, size_t n, float limit), (g, u, n, limit))
-WITHOUT_QUEUE(scale, (exf_queue *q, float *y, size_t n, float factor, const float *by), (y, n, factor, by))
-WITHOUT_QUEUE(soft_cap, (exf_queue *q, float *y, size_t n, float cap), (y, n, cap))
-WITHOUT_QUEUE(add, (exf_queue *q, float *y, const float *x, size_t n), (y, x, n))
-WITHOUT_QUEUE(gather_rows, (exf_queue * q, float *out, const float *x, const int32_t *row, int n_rows, int width),
-              (out, x, row, n_rows, width))
-WITHOUT_QUEUE(rope_apply, (exf_queue * q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine),
-              (x, s, cosine, sine))
-WITHOUT_QUEUE(attention,
-              (exf_queue * q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
-               float *workspace),
-              (out, query, k, v, s, workspace))
-WITHOUT_QUEUE(causal_conv_silu,
-              (exf_queue * q, float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace),
-              (x, ldx, w, n_tokens, channels, width, workspace))
-WITHOUT_QUEUE(delta_gates, (exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads),
-              (a, b, a_log, dt_bias, n_tokens, n_heads))
-WITHOUT_QUEUE(l2norm_heads, (exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale),
-              (x, ldx, n_tokens, n_heads, d, eps, scale))
-WITHOUT_QUEUE(delta_rule,
-              (exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
-               const exf_delta_shape *s, float *workspace),
-              (out, query, k, v, decay, beta, s, workspace))
-WITHOUT_QUEUE(compressed_attention,
-              (exf_queue * q, float *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
-               float *workspace),
-              (out, query, k, s, workspace))
-WITHOUT_QUEUE(compressor,
-              (exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s),
-              (out, kv, gate, ape, s))
-WITHOUT_QUEUE(indexer,
-              (exf_queue * q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
-               const exf_indexer_shape *s, float *workspace),
-              (chosen, query, weights, keys, s, workspace))
-WITHOUT_QUEUE(hyper_pre, (exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s), (u, mixing, x, s))
-WITHOUT_QUEUE(hyper_post, (exf_queue * q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s),
-              (x, v, mixing, s))
-WITHOUT_QUEUE(hyper_input, (exf_queue *q, float *u, const float *mixing, const float *x, const exf_hyper_shape *s),
-              (u, mixing, x, s))
-WITHOUT_QUEUE(hyper_head, (exf_queue *q, float *u, const float *x, const exf_hyper_shape *s), (u, x, s))
-WITHOUT_QUEUE(router,
-              (exf_queue * q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
-               const exf_router_rules *r, double *scratch),
-              (ids, weights, logits, tokens, n_tokens, r, scratch))
-
-WITHOUT_QUEUE(experts,
-              (exf_queue * q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
-               const exf_expert_shape *s, void *workspace),
-              ((float *)(uintptr_t)outputs.p, x.p, ids, m, s, workspace))
-WITHOUT_QUEUE(switch_weights, (exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n), (out, x, w, n_rows, n))
-WITHOUT_QUEUE(moe_sum, (exf_queue *q, const exf_moe_sum_call *c), (c))
-WITHOUT_QUEUE(reuse_outputs, (exf_queue *q, const exf_reuse_call *c), (c))
-
-static size_t experts_workspace(const exf_expert_shape *s, exf_number x)
-{
-    (void)x;
-    return exf_experts_workspace_cpu(s);
 }
 
 const exf_backend exf_backend_cpu = {
@@ -176,47 +73,47 @@ const exf_backend exf_backend_cpu = {
     .download = download,
     .copy = upload,
     .zero = zero,
-    .gemm_xwt = gemm_xwt_queued,
-    .gemm_xwt_many = gemm_xwt_many_queued,
-    .gemm_xw = gemm_xw_queued,
-    .rmsnorm = rmsnorm_queued,
-    .layernorm = layernorm_queued,
-    .scale_rows = scale_rows_queued,
-    .add_bias = add_bias_queued,
-    .clamp = clamp_queued,
-    .copy_columns = copy_columns_queued,
-    .repeat_columns = repeat_columns_queued,
-    .sigmoid_gate = sigmoid_gate_queued,
-    .swiglu = swiglu_queued,
-    .add = add_queued,
-    .scale = scale_queued,
-    .soft_cap = soft_cap_queued,
-    .gather_rows = gather_rows_queued,
+    .gemm_xwt = exf_gemm_xwt_cpu,
+    .gemm_xwt_many = exf_gemm_xwt_many_cpu,
+    .gemm_xw = exf_gemm_xw_cpu,
+    .rmsnorm = exf_rmsnorm_cpu,
+    .layernorm = exf_layernorm_cpu,
+    .scale_rows = exf_scale_rows_cpu,
+    .add_bias = exf_add_bias_cpu,
+    .clamp = exf_clamp_cpu,
+    .copy_columns = exf_copy_columns_cpu,
+    .repeat_columns = exf_repeat_columns_cpu,
+    .sigmoid_gate = exf_sigmoid_gate_cpu,
+    .swiglu = exf_swiglu_cpu,
+    .add = exf_add_cpu,
+    .scale = exf_scale_cpu,
+    .soft_cap = exf_soft_cap_cpu,
+    .gather_rows = exf_gather_rows_cpu,
     .first_not_finite = first_not_finite,
-    .rope = rope_apply_queued,
-    .attention_workspace = attention_workspace,
-    .attention = attention_queued,
-    .causal_conv_workspace = exf_causal_conv_workspace,
-    .causal_conv_silu = causal_conv_silu_queued,
-    .delta_gates = delta_gates_queued,
-    .l2norm_heads = l2norm_heads_queued,
-    .delta_rule_workspace = exf_delta_rule_workspace,
-    .delta_rule = delta_rule_queued,
-    .compressed_attention_workspace = compressed_attention_workspace,
-    .compressed_attention = compressed_attention_queued,
-    .compressor = compressor_queued,
-    .indexer_workspace = exf_indexer_workspace,
-    .indexer = indexer_queued,
-    .hyper_pre = hyper_pre_queued,
-    .hyper_post = hyper_post_queued,
-    .hyper_input = hyper_input_queued,
-    .hyper_head = hyper_head_queued,
-    .router = router_queued,
-    .experts_workspace = experts_workspace,
-    .experts = experts_queued,
-    .switch_weights = switch_weights_queued,
-    .moe_sum = moe_sum_queued,
-    .reuse_outputs = reuse_outputs_queued,
+    .rope = exf_rope_apply_cpu,
+    .attention_workspace = exf_attention_workspace_cpu,
+    .attention = exf_attention_cpu,
+    .causal_conv_workspace = exf_causal_conv_workspace_cpu,
+    .causal_conv_silu = exf_causal_conv_silu_cpu,
+    .delta_gates = exf_delta_gates_cpu,
+    .l2norm_heads = exf_l2norm_heads_cpu,
+    .delta_rule_workspace = exf_delta_rule_workspace_cpu,
+    .delta_rule = exf_delta_rule_cpu,
+    .compressed_attention_workspace = exf_compressed_attention_workspace_cpu,
+    .compressed_attention = exf_compressed_attention_cpu,
+    .compressor = exf_compressor_cpu,
+    .indexer_workspace = exf_indexer_workspace_cpu,
+    .indexer = exf_indexer_cpu,
+    .hyper_pre = exf_hyper_pre_cpu,
+    .hyper_post = exf_hyper_post_cpu,
+    .hyper_input = exf_hyper_input_cpu,
+    .hyper_head = exf_hyper_head_cpu,
+    .router = exf_router_cpu,
+    .experts_workspace = exf_experts_workspace_cpu,
+    .experts = exf_experts_cpu,
+    .switch_weights = exf_switch_weights_cpu,
+    .moe_sum = exf_moe_sum_cpu,
+    .reuse_outputs = exf_reuse_outputs_cpu,
 };
 
 #if !EXF_HAVE_CUDA

@@ -1,7 +1,6 @@
 /* backend_cuda.cu - the table of CUDA kernels, and what of it is the queue's: opening, closing, copies. */
 #include "kernels/backend.h"
 #include "kernels/device/hopper.cuh"
-#include "kernels/rows/rows.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -162,8 +161,8 @@ static const exf_backend table = {
     .download = download,
     .copy = copy,
     .zero = zero,
-    .gemm_xwt = exf_product_xwt_cuda,
-    .gemm_xwt_many = exf_product_xwt_many_cuda,
+    .gemm_xwt = exf_gemm_xwt_cuda,
+    .gemm_xwt_many = exf_gemm_xwt_many_cuda,
     .gemm_xw = exf_gemm_xw_cuda,
     .rmsnorm = exf_rmsnorm_cuda,
     .layernorm = exf_layernorm_cuda,

@@ -1,7 +1,11 @@
 /* operation.h - what every operation takes: the queue that runs it, and matrices of either number type.
  *
  * An exf_queue runs the operations that one thread queues, in order (backend.h).  Each backend defines its own
- * struct exf_queue; the CUDA one is in device/cuda_queue.cuh. */
+ * struct exf_queue; the CUDA one is in device/cuda_queue.cuh.
+ *
+ * An operation that both backends have is declared as a function type, exf_NAME_op, in the header of its subject, which gives its
+ * shapes and numerics; exf_NAME_cpu and exf_NAME_cuda have that type, and so has its member of exf_backend.  On the CPU it is done
+ * when the call returns, and its queue may be NULL. */
 #ifndef EXF_KERNELS_OPERATION_H
 #define EXF_KERNELS_OPERATION_H
 #include <stddef.h>

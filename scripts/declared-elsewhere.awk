@@ -4,7 +4,7 @@
 # What foo.h declares is defined in foo.c, foo_<part>.c, foo_cpu.c or foo_cuda.cu, or in a
 # file that includes the private header foo_internal.h or foo_inside.h; and, where a folder
 # is a registry of files named after it, in artifact/artifact_foo.c.
-# Functions in column 1 are seen; what a macro declares or defines is not.
+# Functions in column 1 are seen, and operations of a type exf_NAME_op; what a macro declares or defines is not.
 # Exit status 1 if something was printed.
 
 function module(path) {
@@ -18,14 +18,23 @@ function module(path) {
 function folder(path) { sub(/\/[^\/]*$/, "", path); sub(/.*\//, "", path); return path }
 function is_header(path) { return path ~ /\.(h|cuh)$/ }
 
+function declare(name) {
+    declared_in[name, ++n_headers[name]] = FILENAME; names[++n] = name; line_of[name, n_headers[name]] = line
+}
+
 # `text` up to its first ; or { is a declaration or a definition, or something else.
-function note(text,   name) {
+function note(text,   name, i, n_words, word) {
+    if (text ~ /^exf_[A-Za-z0-9_]*_op exf_[^(]*;$/ && is_header(FILENAME)) {
+        n_words = split(text, word, /[ ,;]+/)
+        for (i = 2; i < n_words; i++) declare(word[i])
+        return
+    }
     if (!match(text, /exf_[A-Za-z0-9_]+ *\(/)) return
     name = substr(text, RSTART, RLENGTH)
     sub(/ *\($/, "", name)
     if (substr(text, 1, RSTART - 1) !~ /^[A-Za-z_][A-Za-z0-9_ *]*$/) return
     if (text ~ /;$/) {
-        if (is_header(FILENAME)) { declared_in[name, ++n_headers[name]] = FILENAME; names[++n] = name; line_of[name, n_headers[name]] = line }
+        if (is_header(FILENAME)) declare(name)
     } else if (!is_header(FILENAME)) {
         defined_in[name] = FILENAME
     }

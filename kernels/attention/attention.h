@@ -1,6 +1,6 @@
 /* attention.h - causal softmax attention over one sequence, grouped queries; and the rotation of queries and keys.
  *
- * q [T, n_heads, d], k [T, n_kv, d], v [T, n_kv, dv], out [T, n_heads, dv], each
+ * query [T, n_heads, d], k [T, n_kv, d], v [T, n_kv, dv], out [T, n_heads, dv], each
  * with rows its own ld elements apart, floats, or bfloat16 in an out of rounded_out.  Query head h uses key-value head
  * h / (n_heads / n_kv).  score = scale * q.k; token t sees tokens 0..t, with a window those
  * of the last `window`, itself among them; with chosen bytes those of them whose byte in its row is not 0.  A sink is a score of a
@@ -38,12 +38,12 @@ typedef struct {
     int rounded_out;    /* 1: out is uint16_t, bfloat16 of what it would be, ties to even; CUDA in BF16 mode only */
 } exf_attention_shape;
 
-/* Floats of workspace that a sequence of n_tokens needs. */
-size_t exf_attention_workspace(int n_tokens);
-void exf_attention_cpu(float *out, const float *q, const float *k, const float *v, const exf_attention_shape *s, float *workspace);
-size_t exf_attention_workspace_cuda(const exf_attention_shape *s); /* floats */
-void exf_attention_cuda(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
-                        float *workspace);
+/* Floats of workspace. */
+typedef size_t exf_attention_workspace_op(const exf_attention_shape *s);
+exf_attention_workspace_op exf_attention_workspace_cpu, exf_attention_workspace_cuda;
+typedef void exf_attention_op(exf_queue *q, void *out, const float *query, const float *k, const float *v,
+                              const exf_attention_shape *s, float *workspace);
+exf_attention_op exf_attention_cpu, exf_attention_cuda;
 
 /* ---- rotary position embedding -----------------------------------------------------------
  * Half-rotation (NeoX) pairs (i, i + d/2), interleaved (GPT-J) pairs (2i, 2i + 1):
@@ -80,8 +80,8 @@ typedef struct {
     double eps;
 } exf_rope_shape;
 /* In place. */
-void exf_rope_apply_cpu(float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
-void exf_rope_apply_cuda(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
+typedef void exf_rope_apply_op(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
+exf_rope_apply_op exf_rope_apply_cpu, exf_rope_apply_cuda;
 
 #ifdef __cplusplus
 }

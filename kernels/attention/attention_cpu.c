@@ -9,9 +9,9 @@
 
 /* ---- attention: blocks of query rows, scores by GEMM ------------------------------------------ */
 
-size_t exf_attention_workspace(int n_tokens)
+size_t exf_attention_workspace_cpu(const exf_attention_shape *s)
 {
-    return (size_t)EXF_ATTENTION_ROWS * (size_t)n_tokens;
+    return (size_t)EXF_ATTENTION_ROWS * (size_t)s->n_tokens;
 }
 
 /* Rows of scores: row i is token first + i, column j key begin + j. */
@@ -46,23 +46,24 @@ EXF_SIMD_CLONES static void softmax_rows(float *scores, const score_rows *s)
     }
 }
 
-void exf_attention_cpu(float *out, const float *q, const float *k, const float *v, const exf_attention_shape *s, float *workspace)
+void exf_attention_cpu(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+                       float *workspace)
 {
     int group = s->n_heads / s->n_kv;
     for (int h = 0; h < s->n_heads; h++) {
-        const float *qh = q + (size_t)h * (size_t)s->d, *kh = k + (size_t)(h / group) * (size_t)s->d;
+        const float *qh = query + (size_t)h * (size_t)s->d, *kh = k + (size_t)(h / group) * (size_t)s->d;
         const float *vh = v + (size_t)(h / group) * (size_t)s->dv;
-        float *oh = out + (size_t)h * (size_t)s->dv;
+        float *oh = (float *)out + (size_t)h * (size_t)s->dv;
         for (int first = 0; first < s->n_tokens; first += EXF_ATTENTION_ROWS) {
             int n_rows = s->n_tokens - first < EXF_ATTENTION_ROWS ? s->n_tokens - first : EXF_ATTENTION_ROWS;
             int begin = s->window && first + 1 > s->window ? first + 1 - s->window : 0, n_keys = first + n_rows - begin;
             score_rows rows = {n_rows, n_keys, first, begin, s->window, s->sinks ? s->sinks + h : NULL,
                                s->chosen ? s->chosen + (size_t)first * (size_t)s->n_tokens + begin : NULL, s->n_tokens};
-            exf_gemm_xwt_cpu(workspace, n_keys, qh + (size_t)first * (size_t)s->ldq, s->ldq, kh + (size_t)begin * (size_t)s->ldk,
-                             s->ldk, n_rows, n_keys, s->d, s->scale, 0);
+            exf_gemm_xwt_cpu(q, workspace, n_keys, exf_f32(qh + (size_t)first * (size_t)s->ldq), s->ldq,
+                             exf_f32(kh + (size_t)begin * (size_t)s->ldk), s->ldk, n_rows, n_keys, s->d, s->scale, 0);
             softmax_rows(workspace, &rows);
-            exf_gemm_xw_cpu(oh + (size_t)first * (size_t)s->ldo, s->ldo, workspace, n_keys, vh + (size_t)begin * (size_t)s->ldv,
-                            s->ldv, n_rows, s->dv, n_keys, 1, 0);
+            exf_gemm_xw_cpu(q, oh + (size_t)first * (size_t)s->ldo, s->ldo, workspace, n_keys,
+                            vh + (size_t)begin * (size_t)s->ldv, s->ldv, n_rows, s->dv, n_keys, 1, 0);
         }
     }
 }
@@ -125,14 +126,14 @@ static inline void rotate(float *x, int half, int far, int next, float sign, con
     }
 }
 
-EXF_SIMD_CLONES void exf_rope_apply_cpu(float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
+EXF_SIMD_CLONES void exf_rope_apply_cpu(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
 {
     int half = s->d / 2;
     float sign = s->inverse ? -1.0f : 1.0f;
     for (int t = 0; t < s->n_tokens; t++) {
         size_t at = (size_t)t * (size_t)s->step * (size_t)half;
         float *row = x + (size_t)t * (size_t)s->ld;
-        if (s->normed) exf_rmsnorm_cpu(row, s->head_dim, row, s->head_dim, s->norm, s->n_heads, s->normed, s->eps);
+        if (s->normed) exf_rmsnorm_cpu(q, row, s->head_dim, row, s->head_dim, s->norm, s->n_heads, s->normed, s->eps);
         for (int h = 0; h < s->n_heads; h++) {
             float *head = row + (size_t)h * (size_t)s->head_dim + s->offset;
             if (s->interleaved)

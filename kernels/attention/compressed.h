@@ -23,9 +23,9 @@ typedef struct {
     int n_entries, ratio, d, overlap;
 } exf_compressor_shape;
 
-void exf_compressor_cpu(float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s);
-void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape,
-                         const exf_compressor_shape *s);
+typedef void exf_compressor_op(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape,
+                               const exf_compressor_shape *s);
+exf_compressor_op exf_compressor_cpu, exf_compressor_cuda;
 
 /* ---- the indexer chooses the entries to which a query attends, with scores of small heads ------
  *
@@ -51,14 +51,13 @@ typedef struct {
 } exf_indexer_shape;
 
 /* Floats of workspace. */
-size_t exf_indexer_workspace(int n_rows, int n_entries);
-/* chosen [n_rows, N] bytes 0 or 1, rows ld apart, N = (first + n_rows) / ratio >= 1; q [n_rows, n_heads, d],
+typedef size_t exf_indexer_workspace_op(int n_rows, int n_entries);
+exf_indexer_workspace_op exf_indexer_workspace_cpu, exf_indexer_workspace_cuda;
+/* chosen [n_rows, N] bytes 0 or 1, rows ld apart, N = (first + n_rows) / ratio >= 1; query [n_rows, n_heads, d],
  * weights [n_rows, n_heads], keys [N, d]. */
-void exf_indexer_cpu(unsigned char *chosen, const float *q, const float *weights, const float *keys, const exf_indexer_shape *s,
-                     float *workspace);
-size_t exf_indexer_workspace_cuda(int n_rows, int n_entries); /* floats */
-void exf_indexer_cuda(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
-                      const exf_indexer_shape *s, float *workspace);
+typedef void exf_indexer_op(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
+                            const exf_indexer_shape *s, float *workspace);
+exf_indexer_op exf_indexer_cpu, exf_indexer_cuda;
 
 /* ---- attention of a block of queries, keys being the values and shared by all heads ------------
  *
@@ -84,13 +83,12 @@ typedef struct {
 } exf_compressed_keys;
 
 /* Floats of workspace for blocks of n_rows in a sequence of n_tokens. */
-size_t exf_compressed_attention_workspace(int n_rows, int n_tokens, int window, int ratio);
-/* out and q [n_rows, n_heads, d]; they may be the same memory. */
-void exf_compressed_attention_cpu(float *out, const float *q, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
-                                  float *workspace);
-size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio); /* floats */
-void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
-                                   const exf_compressed_attention_shape *s, float *workspace);
+typedef size_t exf_compressed_attention_workspace_op(int n_heads, int n_rows, int n_tokens, int window, int ratio);
+exf_compressed_attention_workspace_op exf_compressed_attention_workspace_cpu, exf_compressed_attention_workspace_cuda;
+/* out and query [n_rows, n_heads, d]; they may be the same memory. */
+typedef void exf_compressed_attention_op(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
+                                         const exf_compressed_attention_shape *s, float *workspace);
+exf_compressed_attention_op exf_compressed_attention_cpu, exf_compressed_attention_cuda;
 /* compressed_heads of the GPU's operations (backend.h). */
 int exf_compressed_heads_fit_cuda(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
 void exf_compressed_heads_cuda(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k,

@@ -52,9 +52,10 @@ static inline void pool_channels(float *out, const window_slots *runs, int n_run
     for (int c = 0; c < n; c++) out[c] = (float)(total[c] / sum[c]);
 }
 
-EXF_SIMD_CLONES void exf_compressor_cpu(float *out, const float *kv, const float *gate, const float *ape,
+EXF_SIMD_CLONES void exf_compressor_cpu(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape,
                                         const exf_compressor_shape *s)
 {
+    (void)q;
     int d = s->d, ld = s->overlap ? 2 * d : d, own = s->overlap ? d : 0;
     size_t window = (size_t)s->ratio * (size_t)ld;
     for (int w = 0; w < s->n_entries; w++) {
@@ -70,7 +71,7 @@ EXF_SIMD_CLONES void exf_compressor_cpu(float *out, const float *kv, const float
 
 /* ---- indexer: scores by GEMM, head after head; then each row selects its entries --------------- */
 
-size_t exf_indexer_workspace(int n_rows, int n_entries)
+size_t exf_indexer_workspace_cpu(int n_rows, int n_entries)
 {
     return (2 * (size_t)n_rows + 1) * (size_t)n_entries; /* scores, one head's products, an order */
 }
@@ -107,8 +108,8 @@ static void select_rows(unsigned char *chosen, const float *score, const exf_ind
     }
 }
 
-void exf_indexer_cpu(unsigned char *chosen, const float *q, const float *weights, const float *keys, const exf_indexer_shape *s,
-                     float *workspace)
+void exf_indexer_cpu(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
+                     const exf_indexer_shape *s, float *workspace)
 {
     int n = (s->first + s->n_rows) / s->ratio;
     size_t all = (size_t)s->n_rows * (size_t)n;
@@ -116,7 +117,8 @@ void exf_indexer_cpu(unsigned char *chosen, const float *q, const float *weights
     int32_t *order = (int32_t *)(product + all);
     memset(score, 0, all * sizeof *score);
     for (int h = 0; h < s->n_heads; h++) {
-        exf_gemm_xwt_cpu(product, n, q + (size_t)h * (size_t)s->d, s->n_heads * s->d, keys, s->d, s->n_rows, n, s->d, 1, 0);
+        exf_gemm_xwt_cpu(q, product, n, exf_f32(query + (size_t)h * (size_t)s->d), s->n_heads * s->d, exf_f32(keys), s->d,
+                         s->n_rows, n, s->d, 1, 0);
         add_head(score, product, weights + h, s->n_heads, s->n_rows, n);
     }
     select_rows(chosen, score, s, order);
@@ -139,8 +141,9 @@ static reach reach_of(const exf_compressed_attention_shape *s)
     return r;
 }
 
-size_t exf_compressed_attention_workspace(int n_rows, int n_tokens, int window, int ratio)
+size_t exf_compressed_attention_workspace_cpu(int n_heads, int n_rows, int n_tokens, int window, int ratio)
 {
+    (void)n_heads; /* one at a time */
     long most = (long)n_rows + window - 1;
     size_t keys = (size_t)(most < n_tokens ? most : n_tokens) + (size_t)(ratio ? n_tokens / ratio : 0);
     return (size_t)n_rows * keys;
@@ -187,20 +190,20 @@ EXF_SIMD_CLONES static void weigh_rows(float *scores, const reach *r, const exf_
     }
 }
 
-void exf_compressed_attention_cpu(float *out, const float *q, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
-                                  float *workspace)
+void exf_compressed_attention_cpu(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
+                                  const exf_compressed_attention_shape *s, float *workspace)
 {
     reach r = reach_of(s);
     int d = s->d, ld = s->n_heads * d, n_keys = r.n_tokens + r.n_entries;
     const float *tokens = k->tokens + (size_t)r.from * (size_t)d;
     float *at_entries = workspace + r.n_tokens;
     for (int h = 0; h < s->n_heads; h++) {
-        const float *qh = q + (size_t)h * (size_t)d;
+        const float *qh = query + (size_t)h * (size_t)d;
         float *oh = out + (size_t)h * (size_t)d;
-        exf_gemm_xwt_cpu(workspace, n_keys, qh, ld, tokens, d, s->n_rows, r.n_tokens, d, s->scale, 0);
-        exf_gemm_xwt_cpu(at_entries, n_keys, qh, ld, k->entries, d, s->n_rows, r.n_entries, d, s->scale, 0);
+        exf_gemm_xwt_cpu(q, workspace, n_keys, exf_f32(qh), ld, exf_f32(tokens), d, s->n_rows, r.n_tokens, d, s->scale, 0);
+        exf_gemm_xwt_cpu(q, at_entries, n_keys, exf_f32(qh), ld, exf_f32(k->entries), d, s->n_rows, r.n_entries, d, s->scale, 0);
         weigh_rows(workspace, &r, s, k->chosen, k->sink[h]);
-        exf_gemm_xw_cpu(oh, ld, workspace, n_keys, tokens, d, s->n_rows, d, r.n_tokens, 1, 0);
-        if (r.n_entries) exf_gemm_xw_cpu(oh, ld, at_entries, n_keys, k->entries, d, s->n_rows, d, r.n_entries, 1, 1);
+        exf_gemm_xw_cpu(q, oh, ld, workspace, n_keys, tokens, d, s->n_rows, d, r.n_tokens, 1, 0);
+        if (r.n_entries) exf_gemm_xw_cpu(q, oh, ld, at_entries, n_keys, k->entries, d, s->n_rows, d, r.n_entries, 1, 1);
     }
 }

@@ -44,7 +44,8 @@ static void score_by_heads(exf_queue *q, float *score, float *product, const flo
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaMemsetAsync(score, 0, total * sizeof *score, q->stream), "indexer");
     for (int h = 0; h < s->n_heads; h++) {
-        exf_gemm_xwt_cuda(q, product, n, query + (size_t)h * s->d, s->n_heads * s->d, keys, s->d, s->n_rows, n, s->d, 1, 0);
+        exf_gemm_xwt_cuda(q, product, n, exf_f32(query + (size_t)h * s->d), s->n_heads * s->d, exf_f32(keys), s->d, s->n_rows, n,
+                          s->d, 1, 0);
         EXF_LAUNCH(q, "indexer", add_head, exf_blocks(total, 256), 256, 0, score, product, weights + h, s->n_heads, total, n);
     }
 }

@@ -156,7 +156,7 @@ static void predict_some(exf_queue *q, const exf_norm_head_call &c, float *produ
 {
     int n = c.n_tokens, h = c.d_model, d = c.directions;
     if (c.split)
-        exf_product_xwt_cuda(q, products, 2 * d, exf_bf16(static_cast<const uint16_t *>(c.x)), 2 * h, exf_bf16(c.rows), 2 * h, n,
+        exf_gemm_xwt_cuda(q, products, 2 * d, exf_bf16(static_cast<const uint16_t *>(c.x)), 2 * h, exf_bf16(c.rows), 2 * h, n,
                              2 * d, 2 * h, 1, 0);
     else
         exf_gemm_xw_cuda(q, products, d, static_cast<const float *>(c.x), h, c.basis, d, n, d, h, 1, 0);

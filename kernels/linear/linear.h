@@ -24,29 +24,22 @@ const char *exf_gemm_library_cpu(void);
  * when the library is loaded, so it takes a new process with OPENBLAS_CORETYPE set to change it. */
 const char *exf_gemm_better_kernels_cpu(void);
 
-/* y[m,n] = alpha * x[m,k] w[n,k]^T + beta * y.   A linear layer: w is [out, in]. */
-void exf_gemm_xwt_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
-                      float beta);
-/* The same for several, alpha 1 and beta 0; see exf_product_steps. */
-void exf_gemm_xwt_many_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, const exf_product_steps *s, int m,
-                           int n, int k);
+/* y[m,n] = alpha * x[m,k] w[n,k]^T + beta * y.   A linear layer: w is [out, in].  On the CPU both are float32. */
+typedef void exf_gemm_xwt_op(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
+                             float alpha, float beta);
+exf_gemm_xwt_op exf_gemm_xwt_cpu, exf_gemm_xwt_cuda;
+/* The same for several of one shape, y_i = x_i w_i^T. */
+typedef void exf_gemm_xwt_many_op(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw,
+                                  const exf_product_steps *s, int m, int n, int k);
+exf_gemm_xwt_many_op exf_gemm_xwt_many_cpu, exf_gemm_xwt_many_cuda;
 /* y[m,n] = alpha * x[m,k] w[k,n] + beta * y. */
-void exf_gemm_xw_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
-                     float beta);
+typedef void exf_gemm_xw_op(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
+                            float alpha, float beta);
+exf_gemm_xw_op exf_gemm_xw_cpu, exf_gemm_xw_cuda;
 
 /* Returns 1 if the device has products of bfloat16: compute capability 8.0 and later, or one that the driver does not tell,
  * so that a GPU that fails ends the run and does not change its numbers. */
 int exf_has_bf16_products_cuda(void);
-/* On a GPU: exf_product_* multiply operands of either number, exf_gemm_* float32 ones. */
-void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
-                          float alpha, float beta);
-void exf_product_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw,
-                               const exf_product_steps *s, int m, int n, int k);
-void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
-                       float alpha, float beta);
-void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
-                      float alpha, float beta);
-
 /* Multiplies zeros in the queue's buffer.  A process's first products take cuBLAS 0.06 s more than later ones: it loads itself. */
 void exf_warm_up_products_cuda(exf_queue *q);
 

@@ -119,28 +119,30 @@ const char *exf_gemm_better_kernels_cpu(void)
     return NULL;
 }
 
-void exf_gemm_xwt_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
-                      float beta)
+void exf_gemm_xwt_cpu(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
+                      float alpha, float beta)
 {
+    (void)q;
     if (m == 0 || n == 0) return;
     use_one_thread();
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, n, k, alpha, x.p, ldx, w.p, ldw, beta, y, ldy);
 }
 
-void exf_gemm_xw_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
-                     float beta)
+void exf_gemm_xw_cpu(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
+                     float alpha, float beta)
 {
+    (void)q;
     if (m == 0 || n == 0) return;
     use_one_thread();
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 
-void exf_gemm_xwt_many_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, const exf_product_steps *s, int m,
-                           int n, int k)
+void exf_gemm_xwt_many_cpu(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw,
+                           const exf_product_steps *s, int m, int n, int k)
 {
     for (int i = 0; i < s->count; i++)
-        exf_gemm_xwt_cpu(y + (size_t)i * (size_t)s->y, ldy, x + (size_t)i * (size_t)s->x, ldx, w + (size_t)i * s->w, ldw, m, n, k,
-                         1, 0);
+        exf_gemm_xwt_cpu(q, y + (size_t)i * (size_t)s->y, ldy, exf_matrix_at(x, (size_t)i * (size_t)s->x), ldx,
+                         exf_matrix_at(w, (size_t)i * s->w), ldw, m, n, k, 1, 0);
 }
 
 /* ---- double precision ---------------------------------------------------------------------

@@ -99,8 +99,8 @@ static void gemm_widened(exf_queue *q, float *y, int ldy, const float *x, int ld
     }
 }
 
-void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
-                          float alpha, float beta)
+void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
+                       float alpha, float beta)
 {
     if (x.number == w.number)
         gemm(q, CUBLAS_OP_T, y, ldy, x.p, ldx, w.p, ldw, w.number == EXF_NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F, m, n, k, alpha,
@@ -142,8 +142,8 @@ static void gemm_many_rounded(exf_queue *q, float *y, int ldy, const float *x, i
     }
 }
 
-void exf_product_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw,
-                               const exf_product_steps *s, int m, int n, int k)
+void exf_gemm_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw,
+                            const exf_product_steps *s, int m, int n, int k)
 {
     int width = (s->count - 1) * s->x + k;
     if (m == 0 || n == 0 || s->count == 0) return;
@@ -156,8 +156,8 @@ void exf_product_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, in
         return;
     }
     for (int i = 0; i < s->count; i++) /* as single products have it, or say why not */
-        exf_product_xwt_cuda(q, y + (size_t)i * s->y, ldy, exf_matrix_at(x, (size_t)i * s->x), ldx,
-                             exf_matrix_at(w, (size_t)i * s->w), ldw, m, n, k, 1, 0);
+        exf_gemm_xwt_cuda(q, y + (size_t)i * s->y, ldy, exf_matrix_at(x, (size_t)i * s->x), ldx,
+                          exf_matrix_at(w, (size_t)i * s->w), ldw, m, n, k, 1, 0);
 }
 
 void exf_warm_up_products_cuda(exf_queue *q)
@@ -169,12 +169,6 @@ void exf_warm_up_products_cuda(exf_queue *q)
     if (!x || !exf_has_bf16_products_cuda()) return;
     exf_cuda_note(q, cudaMemsetAsync(x, 0, EXF_BUFFER_BYTES, q->stream), "zero");
     for (int beta = 0; beta < 2; beta++) gemm(q, CUBLAS_OP_T, y, N, x, K, w, K, CUDA_R_16BF, M, N, K, 1, (float)beta);
-}
-
-void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
-                       float alpha, float beta)
-{
-    gemm(q, CUBLAS_OP_T, y, ldy, x, ldx, w, ldw, CUDA_R_32F, m, n, k, alpha, beta);
 }
 
 void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,

@@ -43,10 +43,9 @@ void exf_router_scores_cuda(exf_queue *q, float *choice, float *gate, const floa
 /* Doubles of scratch. */
 int exf_router_scratch(int n_experts);
 /* tokens [T]: ids of the tokens, needed with a table. */
-void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
-                    const exf_router_rules *r, double *scratch);
-void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
-                     const exf_router_rules *r, double *scratch);
+typedef void exf_router_op(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
+                           const exf_router_rules *r, double *scratch);
+exf_router_op exf_router_cpu, exf_router_cuda;
 
 /* ---- the routed experts of a run of tokens ------------------------------------------------
  * Tokens are bucketed by expert, then each expert's three products run on its tokens:
@@ -85,12 +84,11 @@ typedef struct {
 } exf_expert_matrices;
 
 /* Bytes of workspace for a call of this shape; x: the number type of x and outputs. */
-size_t exf_experts_workspace_cpu(const exf_expert_shape *s);
-size_t exf_experts_workspace_cuda(const exf_expert_shape *s, exf_number x);
-void exf_experts_cpu(float *outputs, const float *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
-                     void *workspace);
-void exf_experts_cuda(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
-                      const exf_expert_shape *s, void *workspace);
+typedef size_t exf_experts_workspace_op(const exf_expert_shape *s, exf_number x);
+exf_experts_workspace_op exf_experts_workspace_cpu, exf_experts_workspace_cuda;
+typedef void exf_experts_op(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
+                            const exf_expert_shape *s, void *workspace);
+exf_experts_op exf_experts_cpu, exf_experts_cuda;
 
 /* ---- the sum of a block's outputs ---------------------------------------------------------
  *
@@ -121,8 +119,8 @@ typedef struct {
     uint64_t base;
 } exf_moe_sum_call;
 
-void exf_moe_sum_cpu(const exf_moe_sum_call *c); /* matrices are float32 */
-void exf_moe_sum_cuda(exf_queue *q, const exf_moe_sum_call *c);
+typedef void exf_moe_sum_op(exf_queue *q, const exf_moe_sum_call *c);
+exf_moe_sum_op exf_moe_sum_cpu, exf_moe_sum_cuda; /* on the CPU matrices are float32 */
 
 /* ---- the outputs of new routes that the same token has already run under its old ones --------
  * For every slot of `wanted` [T, K]:
@@ -141,8 +139,8 @@ typedef struct {
     int32_t *source, *missing;
 } exf_reuse_call;
 
-void exf_reuse_outputs_cpu(const exf_reuse_call *c);
-void exf_reuse_outputs_cuda(exf_queue *q, const exf_reuse_call *c);
+typedef void exf_reuse_outputs_op(exf_queue *q, const exf_reuse_call *c);
+exf_reuse_outputs_op exf_reuse_outputs_cpu, exf_reuse_outputs_cuda;
 #ifdef __cplusplus
 }
 #endif

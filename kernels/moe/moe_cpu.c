@@ -42,8 +42,9 @@ static size_t carve_scratch(scratch *c, char *memory, const exf_expert_shape *s)
     return (size_t)(at - memory);
 }
 
-size_t exf_experts_workspace_cpu(const exf_expert_shape *s)
+size_t exf_experts_workspace_cpu(const exf_expert_shape *s, exf_number x)
 {
+    (void)x;
     static char origin[1];
     scratch c;
     return carve_scratch(&c, origin, s);
@@ -74,63 +75,51 @@ static void sort_slots(const scratch *c, const int32_t *ids, const exf_expert_sh
     c->first[0] = 0;
 }
 
-static const float *matrix_of(exf_matrix m, size_t expert, const exf_expert_shape *s)
+static exf_matrix matrix_of(exf_matrix m, size_t expert, const exf_expert_shape *s)
 {
-    return (const float *)m.p + expert * (size_t)s->d_model * (size_t)s->d_expert;
+    return exf_matrix_at(m, expert * (size_t)s->d_model * (size_t)s->d_expert);
 }
 
 /* Adds an expert's bias, if there are biases, to n rows. */
-static void add_bias(float *y, const float *bias, size_t expert, int n, int width)
+static void add_bias(exf_queue *q, float *y, const float *bias, size_t expert, int n, int width)
 {
-    if (bias) exf_add_bias_cpu(y, bias + expert * (size_t)width, n, width);
-}
-
-/* Computes the SwiGLU of n elements in gate. */
-static void activate(const scratch *c, size_t n, const exf_expert_shape *s)
-{
-    exf_swiglu_form form = {s->limit, s->slope, s->shift};
-    if (s->gelu)
-        exf_geglu_cpu(c->gate, c->up, n);
-    else if (s->slope != 0)
-        exf_swiglu_scaled_cpu(c->gate, c->up, n, &form);
-    else
-        exf_swiglu_cpu(c->gate, c->up, n, s->limit);
+    if (bias) exf_add_bias_cpu(q, y, bias + expert * (size_t)width, n, width);
 }
 
 /* Runs one expert on the tokens of its slots. */
-static void run_expert(float *outputs, const float *x, int e, const scratch *c, const exf_expert_matrices *m,
+static void run_expert(exf_queue *q, float *outputs, const float *x, int e, const scratch *c, const exf_expert_matrices *m,
                        const exf_expert_shape *s)
 {
     int from = c->first[e], n = c->first[e + 1] - from, h = s->d_model, width = s->d_expert;
-    size_t expert = (size_t)e;
+    size_t expert = (size_t)e, elements = (size_t)n * (size_t)width;
     if (n == 0) return;
-    exf_gather_rows_cpu(c->gathered, x, c->row + from, n, h);
-    exf_gemm_xwt_cpu(c->gate, width, c->gathered, h, matrix_of(m->gate, expert, s), h, n, width, h, 1, 0);
-    exf_gemm_xwt_cpu(c->up, width, c->gathered, h, matrix_of(m->up, expert, s), h, n, width, h, 1, 0);
-    add_bias(c->gate, m->gate_bias, expert, n, width);
-    add_bias(c->up, m->up_bias, expert, n, width);
-    activate(c, (size_t)n * (size_t)width, s);
-    exf_gemm_xwt_cpu(c->gathered, h, c->gate, width, matrix_of(m->down, expert, s), width, n, h, width, 1, 0);
-    add_bias(c->gathered, m->down_bias, expert, n, h);
+    exf_gather_rows_cpu(q, c->gathered, x, c->row + from, n, h);
+    exf_gemm_xwt_cpu(q, c->gate, width, exf_f32(c->gathered), h, matrix_of(m->gate, expert, s), h, n, width, h, 1, 0);
+    exf_gemm_xwt_cpu(q, c->up, width, exf_f32(c->gathered), h, matrix_of(m->up, expert, s), h, n, width, h, 1, 0);
+    add_bias(q, c->gate, m->gate_bias, expert, n, width);
+    add_bias(q, c->up, m->up_bias, expert, n, width);
+    if (s->gelu)
+        exf_geglu_cpu(c->gate, c->up, elements);
+    else if (s->slope != 0)
+        exf_swiglu_scaled_cpu(c->gate, c->up, elements, &(exf_swiglu_form){s->limit, s->slope, s->shift});
+    else
+        exf_swiglu_cpu(q, c->gate, c->up, elements, s->limit);
+    exf_gemm_xwt_cpu(q, c->gathered, h, exf_f32(c->gate), width, matrix_of(m->down, expert, s), width, n, h, width, 1, 0);
+    add_bias(q, c->gathered, m->down_bias, expert, n, h);
     exf_scatter_rows_cpu(outputs, c->gathered, c->slot + from, n, h);
 }
 
-/* Zeroes the outputs of slots without an expert. */
-static void clear_unused(float *outputs, const int32_t *ids, const exf_expert_shape *s)
+void exf_experts_cpu(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
+                     const exf_expert_shape *s, void *workspace)
 {
+    float *out = (float *)(uintptr_t)outputs.p;
     size_t h = (size_t)s->d_model, n_slots = (size_t)s->n_tokens * (size_t)s->top_k;
-    for (size_t i = 0; !s->keep && i < n_slots; i++)
-        if (ids[i] < 0) memset(outputs + i * h, 0, h * sizeof *outputs);
-}
-
-void exf_experts_cpu(float *outputs, const float *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
-                     void *workspace)
-{
     scratch c;
     carve_scratch(&c, workspace, s);
     sort_slots(&c, ids, s);
-    clear_unused(outputs, ids, s);
-    for (int e = 0; e < s->n_experts; e++) run_expert(outputs, x, e, &c, m, s);
+    for (size_t i = 0; !s->keep && i < n_slots; i++) /* slots without an expert */
+        if (ids[i] < 0) memset(out + i * h, 0, h * sizeof *out);
+    for (int e = 0; e < s->n_experts; e++) run_expert(q, out, x.p, e, &c, m, s);
 }
 
 /* ---- sums --------------------------------------------------------------------------------- */
@@ -177,8 +166,9 @@ EXF_SIMD_INLINE void sum_columns(const exf_moe_sum_call *c, size_t t, size_t at,
     if (c->hidden) add(c->hidden + to, sum, n);
 }
 
-EXF_SIMD_CLONES void exf_moe_sum_cpu(const exf_moe_sum_call *c)
+EXF_SIMD_CLONES void exf_moe_sum_cpu(exf_queue *q, const exf_moe_sum_call *c)
 {
+    (void)q;
     size_t h = (size_t)c->d_model;
     for (size_t t = 0; t < (size_t)c->n_tokens; t++)
         for (size_t at = 0; at < h; at += COLUMNS) sum_columns(c, t, at, h - at < COLUMNS ? h - at : COLUMNS);
@@ -204,8 +194,9 @@ static void copy_row(const exf_reuse_call *c, int slot)
     if (from >= 0) memcpy(to, (const char *)c->from.p + (size_t)from * row, row);
 }
 
-void exf_reuse_outputs_cpu(const exf_reuse_call *c)
+void exf_reuse_outputs_cpu(exf_queue *q, const exf_reuse_call *c)
 {
+    (void)q;
     for (int i = 0; i < c->n_tokens * c->top_k; i++) {
         int base = i - i % c->top_k, source = source_of(c->ran + base, c->top_k, c->wanted[i]);
         c->source[i] = source >= 0 ? base + source : source;

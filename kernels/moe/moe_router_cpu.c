@@ -121,9 +121,10 @@ static void weigh_routes(int32_t *ids, float *weights, const double *score, cons
     }
 }
 
-void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
+void exf_router_cpu(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
                     const exf_router_rules *r, double *scratch)
 {
+    (void)q;
     double *score = scratch, *choice = scratch + r->n_experts, *group = choice + r->n_experts;
     for (int t = 0; t < n_tokens; t++) {
         int32_t *chosen = ids + (size_t)t * (size_t)r->top_k;

@@ -29,12 +29,12 @@ extern "C" {
  *
  * x [T, channels], rows ldx floats apart, replaced in place; before the sequence x is 0, and w[c, width - 1] meets the token
  * itself.  w [channels, width] as stored.  float32, taps added from the oldest token to the newest, those before the
- * sequence left out; silu(y) = y / (1 + e^-y). */
-size_t exf_causal_conv_workspace(int channels, int width); /* floats */
-void exf_causal_conv_silu_cpu(float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace);
-size_t exf_causal_conv_workspace_cuda(int channels, int width); /* floats */
-void exf_causal_conv_silu_cuda(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width,
-                               float *workspace);
+ * sequence left out; silu(y) = y / (1 + e^-y).  Workspaces are in floats. */
+typedef size_t exf_causal_conv_workspace_op(int channels, int width);
+exf_causal_conv_workspace_op exf_causal_conv_workspace_cpu, exf_causal_conv_workspace_cuda;
+typedef void exf_causal_conv_silu_op(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width,
+                                     float *workspace);
+exf_causal_conv_silu_op exf_causal_conv_silu_cpu, exf_causal_conv_silu_cuda;
 
 typedef struct {
     int n_tokens, n_key_heads, n_value_heads; /* n_value_heads is a multiple of n_key_heads */
@@ -44,25 +44,23 @@ typedef struct {
 
 /* a and b [T, n_heads] become decay = exp(-exp(a_log) softplus(a + dt_bias)) and
  * beta = sigmoid(b); computed in double, rounded once. */
-void exf_delta_gates_cpu(float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads);
+typedef void exf_delta_gates_op(exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens,
+                                int n_heads);
+exf_delta_gates_op exf_delta_gates_cpu, exf_delta_gates_cuda;
 
 /* Every head of x [T, n_heads, d], rows ldx apart: x <- scale x / sqrt(sum x^2 + eps),
  * the sum in double. */
-void exf_l2norm_heads_cpu(float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
+typedef void exf_l2norm_heads_op(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
+exf_l2norm_heads_op exf_l2norm_heads_cpu, exf_l2norm_heads_cuda;
 
-/* Floats of workspace. */
-size_t exf_delta_rule_workspace(const exf_delta_shape *s);
-/* q and k [T, n_key_heads, key_dim], normalised and scaled; v and out
- * [T, n_value_heads, value_dim]; decay and beta [T, n_value_heads], dense. */
-void exf_delta_rule_cpu(float *out, const float *q, const float *k, const float *v, const float *decay, const float *beta,
-                        const exf_delta_shape *s, float *workspace);
+typedef size_t exf_delta_rule_workspace_op(const exf_delta_shape *s);
+exf_delta_rule_workspace_op exf_delta_rule_workspace_cpu, exf_delta_rule_workspace_cuda;
+/* query and k [T, n_key_heads, key_dim], normalised and scaled; v and out [T, n_value_heads, value_dim]; decay and beta
+ * [T, n_value_heads], dense. */
+typedef void exf_delta_rule_op(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
+                               const float *beta, const exf_delta_shape *s, float *workspace);
+exf_delta_rule_op exf_delta_rule_cpu, exf_delta_rule_cuda;
 
-void exf_delta_gates_cuda(exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens,
-                          int n_heads);
-void exf_l2norm_heads_cuda(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
-size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s); /* floats */
-void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
-                         const float *beta, const exf_delta_shape *s, float *workspace);
 /* conv_delta_rule of the GPU's operations (backend.h). */
 size_t exf_conv_delta_rule_workspace_cuda(const exf_delta_shape *s, int width); /* floats */
 void exf_conv_delta_rule_cuda(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay,

@@ -15,7 +15,7 @@ static inline size_t padded_channels(int channels)
     return ((size_t)channels + CHANNELS - 1) / CHANNELS * CHANNELS;
 }
 
-size_t exf_causal_conv_workspace(int channels, int width)
+size_t exf_causal_conv_workspace_cpu(int channels, int width)
 {
     return padded_channels(channels) * (size_t)width;
 }
@@ -38,9 +38,10 @@ EXF_SIMD_INLINE void add_tap(float *restrict sum, const float *restrict tap, con
         for (int c = 0; c < n; c++) sum[c] += tap[c] * x[c];
 }
 
-EXF_SIMD_CLONES void exf_causal_conv_silu_cpu(float *x, int ldx, const float *w, int n_tokens, int channels, int width,
-                                              float *workspace)
+EXF_SIMD_CLONES void exf_causal_conv_silu_cpu(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels,
+                                              int width, float *workspace)
 {
+    (void)q;
     size_t ld = padded_channels(channels);
     transpose_taps(workspace, w, channels, width);
     for (int t = n_tokens - 1; t >= 0; t--) { /* from last to first: a row is unchanged when a later token needs it */
@@ -64,8 +65,9 @@ static double softplus(double x)
     return x > 20 ? x : log1p(exp(x));
 }
 
-void exf_delta_gates_cpu(float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads)
+void exf_delta_gates_cpu(exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads)
 {
+    (void)q;
     for (int h = 0; h < n_heads; h++) {
         double rate = -exp((double)a_log[h]);
         for (size_t i = (size_t)h; i < (size_t)n_tokens * (size_t)n_heads; i += (size_t)n_heads) {
@@ -75,8 +77,10 @@ void exf_delta_gates_cpu(float *a, float *b, const float *a_log, const float *dt
     }
 }
 
-EXF_SIMD_CLONES void exf_l2norm_heads_cpu(float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale)
+EXF_SIMD_CLONES void exf_l2norm_heads_cpu(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps,
+                                          double scale)
 {
+    (void)q;
     for (int t = 0; t < n_tokens; t++)
         for (int h = 0; h < n_heads; h++) {
             float *head = x + (size_t)t * (size_t)ldx + (size_t)h * (size_t)d;
@@ -96,7 +100,7 @@ static int padded_rows(int key_dim)
     return (key_dim + ROWS - 1) / ROWS * ROWS;
 }
 
-size_t exf_delta_rule_workspace(const exf_delta_shape *s)
+size_t exf_delta_rule_workspace_cpu(const exf_delta_shape *s)
 {
     return (size_t)padded_rows(s->key_dim) * ((size_t)LANES + 2 * (size_t)s->n_tokens);
 }
@@ -167,14 +171,15 @@ EXF_SIMD_CLONES static void run_columns(float *out, const float *qk, const float
     }
 }
 
-void exf_delta_rule_cpu(float *out, const float *q, const float *k, const float *v, const float *decay, const float *beta,
-                        const exf_delta_shape *s, float *workspace)
+void exf_delta_rule_cpu(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
+                        const float *beta, const exf_delta_shape *s, float *workspace)
 {
+    (void)q;
     int group = s->n_value_heads / s->n_key_heads;
     float *qk = workspace + (size_t)padded_rows(s->key_dim) * LANES;
     for (int h = 0; h < s->n_value_heads; h++) {
         size_t key = (size_t)(h / group) * (size_t)s->key_dim, value = (size_t)h * (size_t)s->value_dim;
-        if (h % group == 0) pack_qk(qk, q + key, k + key, s);
+        if (h % group == 0) pack_qk(qk, query + key, k + key, s);
         for (int first = 0; first < s->value_dim; first += LANES) {
             int n = s->value_dim - first < LANES ? s->value_dim - first : LANES;
             size_t at = value + (size_t)first;

@@ -33,18 +33,18 @@ typedef struct {
 } exf_hyper_shape;
 
 /* mixing [T, (2 + S) S] = pre, post, C of every token of x [T, S, H]; u [T, H]. */
-void exf_hyper_pre_cpu(float *u, float *mixing, const float *x, const exf_hyper_shape *s);
+typedef void exf_hyper_pre_op(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s);
+exf_hyper_pre_op exf_hyper_pre_cpu, exf_hyper_pre_cuda;
 /* u alone, with the same bits, from the mixing that exf_hyper_pre_* made of the same x and s. */
-void exf_hyper_input_cpu(float *u, const float *mixing, const float *x, const exf_hyper_shape *s);
+typedef void exf_hyper_input_op(exf_queue *q, float *u, const float *mixing, const float *x, const exf_hyper_shape *s);
+exf_hyper_input_op exf_hyper_input_cpu, exf_hyper_input_cuda;
 /* x [T, S, H] updated with v [T, H]; fn, base, scale are not used. */
-void exf_hyper_post_cpu(float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
+typedef void exf_hyper_post_op(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
+exf_hyper_post_op exf_hyper_post_cpu, exf_hyper_post_cuda;
 /* u [T, H] from pre alone: fn [S, S H], base [S], scale [1]. */
-void exf_hyper_head_cpu(float *u, const float *x, const exf_hyper_shape *s);
+typedef void exf_hyper_head_op(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
+exf_hyper_head_op exf_hyper_head_cpu, exf_hyper_head_cuda;
 
-void exf_hyper_pre_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s);
-void exf_hyper_input_cuda(exf_queue *q, float *u, const float *mixing, const float *x, const exf_hyper_shape *s);
-void exf_hyper_post_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
-void exf_hyper_head_cuda(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
 #ifdef __cplusplus
 }
 #endif

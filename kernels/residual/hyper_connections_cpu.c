@@ -133,25 +133,29 @@ static void open_all(float *u, float *mixing, const float *x, const exf_hyper_sh
     }
 }
 
-void exf_hyper_pre_cpu(float *u, float *mixing, const float *x, const exf_hyper_shape *s)
+void exf_hyper_pre_cpu(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s)
 {
+    (void)q;
     open_all(u, mixing, x, s);
 }
 
-void exf_hyper_input_cpu(float *u, const float *mixing, const float *x, const exf_hyper_shape *s)
+void exf_hyper_input_cpu(exf_queue *q, float *u, const float *mixing, const float *x, const exf_hyper_shape *s)
 {
+    (void)q;
     size_t h = (size_t)s->width, n = (size_t)((2 + s->streams) * s->streams);
     for (size_t t = 0; t < (size_t)s->n_tokens; t++)
         gather_streams(u + t * h, x + t * (size_t)s->streams * h, mixing + t * n, s->streams, s->width);
 }
 
-void exf_hyper_head_cpu(float *u, const float *x, const exf_hyper_shape *s)
+void exf_hyper_head_cpu(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s)
 {
+    (void)q;
     open_all(u, NULL, x, s);
 }
 
-void exf_hyper_post_cpu(float *x, const float *v, const float *mixing, const exf_hyper_shape *s)
+void exf_hyper_post_cpu(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s)
 {
+    (void)q;
     size_t h = (size_t)s->width, n = (size_t)((2 + s->streams) * s->streams);
     for (size_t t = 0; t < (size_t)s->n_tokens; t++) {
         const float *post = mixing + t * n + s->streams, *c = post + s->streams;

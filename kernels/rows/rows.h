@@ -10,44 +10,46 @@ extern "C" {
 #endif
 
 /* y += x, n floats. */
-void exf_add_cpu(float *y, const float *x, size_t n);
-void exf_add_cuda(exf_queue *q, float *y, const float *x, size_t n);
+typedef void exf_add_op(exf_queue *q, float *y, const float *x, size_t n);
+exf_add_op exf_add_cpu, exf_add_cuda;
 /* out[i, :] = x[row[i], :], n_rows rows of width. */
-void exf_gather_rows_cpu(float *out, const float *x, const int32_t *row, int n_rows, int width);
-void exf_gather_rows_cuda(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
+typedef void exf_gather_rows_op(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
+exf_gather_rows_op exf_gather_rows_cpu, exf_gather_rows_cuda;
 /* out[row[i], :] = x[i, :]; row[] must not repeat. */
 void exf_scatter_rows_cpu(float *out, const float *x, const int32_t *row, int n_rows, int width);
 /* y[r, :] += bias, n_rows rows of n. */
-void exf_add_bias_cpu(float *y, const float *bias, int n_rows, int n);
-void exf_add_bias_cuda(exf_queue *q, float *y, const float *bias, int n_rows, int n);
+typedef void exf_add_bias_op(exf_queue *q, float *y, const float *bias, int n_rows, int n);
+exf_add_bias_op exf_add_bias_cpu, exf_add_bias_cuda;
 /* y is cut at limit and at -limit, n floats; what is no number stays. */
-void exf_clamp_cpu(float *y, size_t n, float limit);
-void exf_clamp_cuda(exf_queue *q, float *y, size_t n, float limit);
+typedef void exf_clamp_op(exf_queue *q, float *y, size_t n, float limit);
+exf_clamp_op exf_clamp_cpu, exf_clamp_cuda;
 /* out[r, 0..n) = x[r, 0..n): rows ldo and ldx floats apart. */
-void exf_copy_columns_cpu(float *out, int ldo, const float *x, int ldx, int n_rows, int n);
-void exf_copy_columns_cuda(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
+typedef void exf_copy_columns_op(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
+exf_copy_columns_op exf_copy_columns_cpu, exf_copy_columns_cuda;
 /* out[r, c step + i] = x[r, i] for every c < count and i < n: a row's part copied to several places. */
-void exf_repeat_columns_cpu(float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
-void exf_repeat_columns_cuda(exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
+typedef void exf_repeat_columns_op(exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows,
+                                   int n);
+exf_repeat_columns_op exf_repeat_columns_cpu, exf_repeat_columns_cuda;
 /* y[r, i] *= sigmoid(gate[r * stride + i]), n_rows rows of d. */
-void exf_sigmoid_gate_cpu(float *y, const float *gate, int n_rows, int d, int stride);
-void exf_sigmoid_gate_cuda(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
+typedef void exf_sigmoid_gate_op(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
+exf_sigmoid_gate_op exf_sigmoid_gate_cpu, exf_sigmoid_gate_cuda;
 
 /* y = w * x / sqrt(mean(x^2) + eps), row by row.  Rows have n floats; x and y advance by ldx and ldy floats per row and may
  * be the same memory.  The mean is taken in double.  w NULL: no weight. */
-void exf_rmsnorm_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
-void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
+typedef void exf_rmsnorm_op(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n,
+                            double eps);
+exf_rmsnorm_op exf_rmsnorm_cpu, exf_rmsnorm_cuda;
 
 /* y = w * (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) + bias, row by row, in place: n_rows rows of n.  Means in double. */
-void exf_layernorm_cpu(float *y, const float *w, const float *bias, int n_rows, int n, double eps);
-void exf_layernorm_cuda(exf_queue *q, float *y, const float *w, const float *bias, int n_rows, int n, double eps);
+typedef void exf_layernorm_op(exf_queue *q, float *y, const float *w, const float *bias, int n_rows, int n, double eps);
+exf_layernorm_op exf_layernorm_cpu, exf_layernorm_cuda;
 /* y[r, :] *= factor[r], n_rows rows of n. */
-void exf_scale_rows_cpu(float *y, const float *factor, int n_rows, int n);
-void exf_scale_rows_cuda(exf_queue *q, float *y, const float *factor, int n_rows, int n);
+typedef void exf_scale_rows_op(exf_queue *q, float *y, const float *factor, int n_rows, int n);
+exf_scale_rows_op exf_scale_rows_cpu, exf_scale_rows_cuda;
 
 /* g <- silu(g) * u, n floats; silu(x) = x / (1 + e^-x).  With limit > 0, g is first cut at limit and u at +-limit. */
-void exf_swiglu_cpu(float *g, const float *u, size_t n, float limit);
-void exf_swiglu_cuda(exf_queue *q, float *g, const float *u, size_t n, float limit);
+typedef void exf_swiglu_op(exf_queue *q, float *g, const float *u, size_t n, float limit);
+exf_swiglu_op exf_swiglu_cpu, exf_swiglu_cuda;
 /* The scaled form: g <- g / (1 + e^(-slope g)) * (u + shift), cut before that in the same way.  slope 1 and shift 0 are the
  * above. */
 typedef struct {
@@ -58,19 +60,18 @@ void exf_swiglu_scaled_cpu(float *g, const float *u, size_t n, const exf_swiglu_
 /* g <- gelu(g) * u, n floats; gelu(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). */
 void exf_geglu_cpu(float *g, const float *u, size_t n);
 /* y *= factor, and by *by, which lies in the backend's memory, where it is not NULL; n floats, one product of float32 each. */
-void exf_scale_cpu(float *y, size_t n, float factor, const float *by);
-void exf_scale_cuda(exf_queue *q, float *y, size_t n, float factor, const float *by);
+typedef void exf_scale_op(exf_queue *q, float *y, size_t n, float factor, const float *by);
+exf_scale_op exf_scale_cpu, exf_scale_cuda;
 /* y = cap tanh(y / cap), n floats. */
-void exf_soft_cap_cpu(float *y, size_t n, float cap);
-void exf_soft_cap_cuda(exf_queue *q, float *y, size_t n, float cap);
+typedef void exf_soft_cap_op(exf_queue *q, float *y, size_t n, float cap);
+exf_soft_cap_op exf_soft_cap_cpu, exf_soft_cap_cuda;
 
 /* out[t] = sigmoid(x[t, :] . w), x [n_rows, n]; the inner product in double. */
-void exf_switch_weights_cpu(float *out, const float *x, const float *w, int n_rows, int n);
-void exf_switch_weights_cuda(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
+typedef void exf_switch_weights_op(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
+exf_switch_weights_op exf_switch_weights_cpu, exf_switch_weights_cuda;
 
-/* Index of the first element that is not finite, -1 if all are. */
-int64_t exf_first_not_finite_cpu(const float *x, size_t n);
-/* The same; waits for the queue.  EXF_DEVICE or EXF_NOSPACE: the queue's first failure. */
+/* Index of the first element that is not finite, -1 if all are; waits for the queue.  EXF_DEVICE or EXF_NOSPACE: the queue's
+ * first failure. */
 exf_code exf_first_not_finite_cuda(exf_queue *q, const float *x, size_t n, int64_t *at, exf_err *err) EXF_CHECKED;
 
 /* ---- on a GPU alone; queued without waiting on the host ------------------------------- */

@@ -5,13 +5,15 @@
 
 #include <math.h>
 
-EXF_SIMD_CLONES void exf_add_cpu(float *y, const float *x, size_t n)
+EXF_SIMD_CLONES void exf_add_cpu(exf_queue *q, float *y, const float *x, size_t n)
 {
+    (void)q;
     for (size_t i = 0; i < n; i++) y[i] += x[i];
 }
 
-void exf_gather_rows_cpu(float *out, const float *x, const int32_t *row, int n_rows, int width)
+void exf_gather_rows_cpu(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width)
 {
+    (void)q;
     size_t w = (size_t)width;
     for (int i = 0; i < n_rows; i++) memcpy(out + (size_t)i * w, x + (size_t)row[i] * w, w * sizeof *out);
 }
@@ -22,43 +24,42 @@ void exf_scatter_rows_cpu(float *out, const float *x, const int32_t *row, int n_
     for (int i = 0; i < n_rows; i++) memcpy(out + (size_t)row[i] * w, x + (size_t)i * w, w * sizeof *out);
 }
 
-int64_t exf_first_not_finite_cpu(const float *x, size_t n)
+EXF_SIMD_CLONES void exf_add_bias_cpu(exf_queue *q, float *y, const float *bias, int n_rows, int n)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!isfinite(x[i])) return (int64_t)i;
-    return -1;
-}
-
-EXF_SIMD_CLONES void exf_add_bias_cpu(float *y, const float *bias, int n_rows, int n)
-{
+    (void)q;
     for (int r = 0; r < n_rows; r++)
         for (int i = 0; i < n; i++) y[(size_t)r * (size_t)n + (size_t)i] += bias[i];
 }
 
-EXF_SIMD_CLONES void exf_clamp_cpu(float *y, size_t n, float limit)
+EXF_SIMD_CLONES void exf_clamp_cpu(exf_queue *q, float *y, size_t n, float limit)
 {
+    (void)q;
     for (size_t i = 0; i < n; i++) y[i] = y[i] > limit ? limit : y[i] < -limit ? -limit : y[i];
 }
 
-void exf_copy_columns_cpu(float *out, int ldo, const float *x, int ldx, int n_rows, int n)
+void exf_copy_columns_cpu(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n)
 {
+    (void)q;
     for (int r = 0; r < n_rows; r++) memcpy(out + (size_t)r * (size_t)ldo, x + (size_t)r * (size_t)ldx, (size_t)n * sizeof *out);
 }
 
-void exf_repeat_columns_cpu(float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n)
+void exf_repeat_columns_cpu(exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n)
 {
-    for (int c = 0; c < count; c++) exf_copy_columns_cpu(out + (size_t)c * (size_t)step, ldo, x, ldx, n_rows, n);
+    for (int c = 0; c < count; c++) exf_copy_columns_cpu(q, out + (size_t)c * (size_t)step, ldo, x, ldx, n_rows, n);
 }
 
-EXF_SIMD_CLONES void exf_sigmoid_gate_cpu(float *y, const float *gate, int n_rows, int d, int stride)
+EXF_SIMD_CLONES void exf_sigmoid_gate_cpu(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride)
 {
+    (void)q;
     for (int r = 0; r < n_rows; r++)
         for (int i = 0; i < d; i++)
             y[(size_t)r * (size_t)d + (size_t)i] /= 1.0f + exf_expf(-gate[(size_t)r * (size_t)stride + (size_t)i]);
 }
 
-EXF_SIMD_CLONES void exf_rmsnorm_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps)
+EXF_SIMD_CLONES void exf_rmsnorm_cpu(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n,
+                                     double eps)
 {
+    (void)q;
     for (int r = 0; r < n_rows; r++) {
         const float *in = x + (size_t)r * (size_t)ldx;
         float *out = y + (size_t)r * (size_t)ldy;
@@ -69,8 +70,9 @@ EXF_SIMD_CLONES void exf_rmsnorm_cpu(float *y, int ldy, const float *x, int ldx,
     }
 }
 
-EXF_SIMD_CLONES void exf_layernorm_cpu(float *y, const float *w, const float *bias, int n_rows, int n, double eps)
+EXF_SIMD_CLONES void exf_layernorm_cpu(exf_queue *q, float *y, const float *w, const float *bias, int n_rows, int n, double eps)
 {
+    (void)q;
     for (int r = 0; r < n_rows; r++, y += n) {
         double sum = 0, squares = 0;
         for (int i = 0; i < n; i++) sum += (double)y[i];
@@ -81,8 +83,9 @@ EXF_SIMD_CLONES void exf_layernorm_cpu(float *y, const float *w, const float *bi
     }
 }
 
-EXF_SIMD_CLONES void exf_scale_rows_cpu(float *y, const float *factor, int n_rows, int n)
+EXF_SIMD_CLONES void exf_scale_rows_cpu(exf_queue *q, float *y, const float *factor, int n_rows, int n)
 {
+    (void)q;
     for (int r = 0; r < n_rows; r++)
         for (int i = 0; i < n; i++) y[(size_t)r * (size_t)n + (size_t)i] *= factor[r];
 }
@@ -92,8 +95,9 @@ static inline float gated(float g, float u)
     return g / (1.0f + exf_expf(-g)) * u;
 }
 
-EXF_SIMD_CLONES void exf_swiglu_cpu(float *g, const float *u, size_t n, float limit)
+EXF_SIMD_CLONES void exf_swiglu_cpu(exf_queue *q, float *g, const float *u, size_t n, float limit)
 {
+    (void)q;
     if (limit > 0)
         for (size_t i = 0; i < n; i++) {
             float a = g[i] > limit ? limit : g[i], b = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
@@ -120,18 +124,21 @@ void exf_geglu_cpu(float *g, const float *u, size_t n)
     }
 }
 
-void exf_scale_cpu(float *y, size_t n, float factor, const float *by)
+void exf_scale_cpu(exf_queue *q, float *y, size_t n, float factor, const float *by)
 {
+    (void)q;
     if (by) factor *= *by;
     for (size_t i = 0; i < n; i++) y[i] *= factor;
 }
 
-void exf_soft_cap_cpu(float *y, size_t n, float cap)
+void exf_soft_cap_cpu(exf_queue *q, float *y, size_t n, float cap)
 {
+    (void)q;
     for (size_t i = 0; i < n; i++) y[i] = cap * tanhf(y[i] / cap);
 }
 
-void exf_switch_weights_cpu(float *out, const float *x, const float *w, int n_rows, int n)
+void exf_switch_weights_cpu(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n)
 {
+    (void)q;
     for (int r = 0; r < n_rows; r++) out[r] = (float)(1 / (1 + exp(-exf_dot(x + (size_t)r * (size_t)n, w, n))));
 }

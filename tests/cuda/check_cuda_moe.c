@@ -173,7 +173,7 @@ static void assert_same_sums(const sum_case *m, unsigned which, const char *what
     for (int i = 0; i < 3; i++) reset(&m->result[i], m->before[i]);
     exf_moe_sum_call gpu = sum_call(m, which, 1), cpu = sum_call(m, which, 0);
     d.b->moe_sum(d.q, &gpu);
-    exf_moe_sum_cpu(&cpu);
+    exf_moe_sum_cpu(NULL, &cpu);
     for (int i = 0; i < 3; i++)
         ck_assert_msg(same(&m->result[i]), "%s: width %d, combination %#x: result %d differs", what, m->width, which, i);
 }
@@ -305,14 +305,14 @@ START_TEST(reused_outputs_have_the_cpus_bytes)
         t, k, w, {here(&b), number}, {here(&a), number}, here(&wanted), here(&ran), here(&sources), here(&missing)};
     if (_i % 5 == 4) gpu.to.p = cpu.to.p = NULL;
     d.b->reuse_outputs(d.q, &gpu);
-    exf_reuse_outputs_cpu(&cpu);
+    exf_reuse_outputs_cpu(NULL, &cpu);
     exf_moe_sum_call sum_gpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = gpu.from, .source = gpu.source,
                                 .other = {there(&b), number}, .routed = there(&sum)};
     exf_moe_sum_call sum_cpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = cpu.from, .source = cpu.source,
                                 .other = {here(&b), number}, .routed = here(&sum)};
     if (number == EXF_NUMBER_F32) {
         d.b->moe_sum(d.q, &sum_gpu);
-        exf_moe_sum_cpu(&sum_cpu);
+        exf_moe_sum_cpu(NULL, &sum_cpu);
         ck_assert_msg(same(&sum), "%s: sums by source differ", what);
     }
     ck_assert_msg(same(&sources), "%s: sources differ", what);

@@ -50,7 +50,7 @@ static void open_attention(attention_case *c, int i)
     c->nk = t * (size_t)c->s.ldk;
     c->nv = t * (size_t)c->s.ldv;
     c->no = t * (size_t)c->s.ldo;
-    c->n_scores = exf_attention_workspace(c->s.n_tokens);
+    c->n_scores = exf_attention_workspace_cpu(&c->s);
     c->q = naive_numbers(c->nq, 1, 1);
     c->k = naive_numbers(c->nk, 2, 1);
     c->v = naive_numbers(c->nv, 3, 1);
@@ -73,7 +73,7 @@ static void ck_formula(attention_case *c, int i)
     float *before = naive_numbers(c->no, 4, 1);
     double *q = naive_widened(c->q, c->nq), *k = naive_widened(c->k, c->nk), *v = naive_widened(c->v, c->nv),
            *want = naive_widened(c->out, c->no);
-    exf_attention_cpu(c->out, c->q, c->k, c->v, &c->s, c->scores);
+    exf_attention_cpu(NULL, c->out, c->q, c->k, c->v, &c->s, c->scores);
     naive_attention(want, q, k, v, &c->s);
     for (size_t n = 0; n < c->no; n++) {
         double off = fabs((double)c->out[n] - want[n]);
@@ -145,10 +145,10 @@ START_TEST(later_tokens_are_not_seen)
     open_attention(&c, (N_LENGTHS - 1) * N_SHAPES + 1);
     size_t cut = 200, kept = cut * (size_t)c.s.ldo;
     float *first = naive_floats(c.no);
-    exf_attention_cpu(first, c.q, c.k, c.v, &c.s, c.scores);
+    exf_attention_cpu(NULL, first, c.q, c.k, c.v, &c.s, c.scores);
     for (size_t i = cut * (size_t)c.s.ldk; i < c.nk; i++) c.k[i] = 30 * naive_number(6, i);
     for (size_t i = cut * (size_t)c.s.ldv; i < c.nv; i++) c.v[i] = 1e6f * naive_number(7, i);
-    exf_attention_cpu(c.out, c.q, c.k, c.v, &c.s, c.scores);
+    exf_attention_cpu(NULL, c.out, c.q, c.k, c.v, &c.s, c.scores);
     ck_assert_mem_eq(c.out, first, kept * sizeof(float));
     ck_assert_float_ne(c.out[kept], first[kept]);
     exf_mem_free(first);
@@ -163,7 +163,7 @@ START_TEST(huge_scores_do_not_overflow)
     float out[T], scores[EXF_ATTENTION_ROWS * T];
     exf_attention_shape s = {
         .n_tokens = T, .n_heads = 1, .n_kv = 1, .d = 1, .dv = 1, .ldq = 1, .ldk = 1, .ldv = 1, .ldo = 1, .scale = 1};
-    exf_attention_cpu(out, q, k, v, &s, scores);
+    exf_attention_cpu(NULL, out, q, k, v, &s, scores);
     ck_assert_float_eq(out[0], 1);
     ck_assert_float_eq(out[1], 1);
     ck_assert_float_eq(out[2], 4);
@@ -220,9 +220,9 @@ START_TEST(rmsnorm_is_the_formula)
     float *x = naive_numbers((size_t)(ROWS * ldx), 8, 30), *w = naive_numbers((size_t)n, 9, 2),
           *y = naive_floats((size_t)(ROWS * ldy));
     double *want = naive_widened(x, (size_t)(ROWS * ldx));
-    exf_rmsnorm_cpu(y, ldy, x, ldx, w, ROWS, n, 1e-6);
+    exf_rmsnorm_cpu(NULL, y, ldy, x, ldx, w, ROWS, n, 1e-6);
     naive_rmsnorm(want, ldx, w, ROWS, n, 1e-6);
-    exf_rmsnorm_cpu(x, ldx, x, ldx, w, ROWS, n, 1e-6); /* in place */
+    exf_rmsnorm_cpu(NULL, x, ldx, x, ldx, w, ROWS, n, 1e-6); /* in place */
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < n; i++) {
             double truth = want[r * ldx + i];
@@ -242,7 +242,7 @@ START_TEST(rmsnorm_of_small_rows)
 {
     float x[8] = {1e-3f, -1e-3f, 1e-3f, 1e-3f, 0, 0, 0, 0}, y[8];
     const float w[4] = {1, 2, 3, 4};
-    exf_rmsnorm_cpu(y, 4, x, 4, w, 2, 4, 1e-6);
+    exf_rmsnorm_cpu(NULL, y, 4, x, 4, w, 2, 4, 1e-6);
     ck_assert_float_eq_tol(y[0], (float)sqrt(0.5), 1e-6f);
     ck_assert_float_eq_tol(y[1], -(float)sqrt(2), 1e-6f);
     for (int i = 4; i < 8; i++) ck_assert_float_eq(y[i], 0);
@@ -262,7 +262,7 @@ START_TEST(layernorm_is_the_formula)
         y[2 * n + i] = 3.25f;
     }
     double *x = naive_widened(y, (size_t)(ROWS * n));
-    exf_layernorm_cpu(y, w, bias, ROWS, n, 1e-6);
+    exf_layernorm_cpu(NULL, y, w, bias, ROWS, n, 1e-6);
     for (int r = 0; r < ROWS; r++) {
         double mean = 0, square = 0;
         for (int i = 0; i < n; i++) mean += x[r * n + i] / n;
@@ -301,7 +301,7 @@ START_TEST(swiglu_with_and_without_limit)
     float limit = _i ? 7.0f : 0.0f;
     float *g = naive_numbers(N, 10, 120), *u = naive_numbers(N, 11, 12), *y = naive_numbers(N, 10, 120);
     for (int i = 0; i < 60; i++) g[i] = y[i] = (float)i / 4 - 7.5f; /* around 0 and the limit */
-    exf_swiglu_cpu(y, u, N, limit);
+    exf_swiglu_cpu(NULL, y, u, N, limit);
     for (int i = 0; i < N; i++) {
         double a = (double)g[i], b = (double)u[i];
         if (limit > 0) {
@@ -336,7 +336,7 @@ START_TEST(scaled_swiglu)
                       (double)y[i], want); /* the exponent is rounded, and the sum with the shift */
     }
     exf_swiglu_scaled_cpu(z, u, N, &plain);
-    exf_swiglu_cpu(g, u, N, plain.limit);
+    exf_swiglu_cpu(NULL, g, u, N, plain.limit);
     ck_assert_mem_eq(z, g, N * sizeof *g);
     exf_mem_free(g);
     exf_mem_free(u);
@@ -351,9 +351,9 @@ START_TEST(scales_and_caps)
     const float by = 0.7f;
     float *before = naive_numbers(N, 14, 40), *scaled = naive_numbers(N, 14, 40), *both = naive_numbers(N, 14, 40),
           *capped = naive_numbers(N, 14, 40);
-    exf_scale_cpu(scaled, N, 2.5f, NULL);
-    exf_scale_cpu(both, N, 2.5f, &by);
-    exf_soft_cap_cpu(capped, N, 30);
+    exf_scale_cpu(NULL, scaled, N, 2.5f, NULL);
+    exf_scale_cpu(NULL, both, N, 2.5f, &by);
+    exf_soft_cap_cpu(NULL, capped, N, 30);
     for (int i = 0; i < N; i++) {
         double want = 30 * tanh((double)before[i] / 30);
         ck_assert(scaled[i] == before[i] * 2.5f && both[i] == before[i] * (2.5f * by));
@@ -370,7 +370,7 @@ START_TEST(sigmoid_gates_heads)
     enum { ROWS = 7, D = 5, STRIDE = 11 };
     float *gate = naive_numbers(ROWS * STRIDE, 12, 20), *before = naive_numbers(ROWS * D, 13, 3),
           *y = naive_numbers(ROWS * D, 13, 3);
-    exf_sigmoid_gate_cpu(y, gate, ROWS, D, STRIDE);
+    exf_sigmoid_gate_cpu(NULL, y, gate, ROWS, D, STRIDE);
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < D; i++)
             assert_gated(y[r * D + i], (double)before[r * D + i] * naive_sigmoid((double)gate[r * STRIDE + i]), "sigmoid gate");
@@ -386,10 +386,10 @@ START_TEST(bias_and_gathering)
     float y[ROWS * N] = {0}, out[ROWS * N], x[ROWS * STRIDE];
     const float bias[N] = {1, 2, 3, 4, 5};
     for (int i = 0; i < ROWS * STRIDE; i++) x[i] = (float)i;
-    exf_copy_columns_cpu(out, N, x, STRIDE, ROWS, N);
-    exf_add_bias_cpu(y, bias, ROWS, N);
-    exf_add_bias_cpu(y, bias, ROWS - 1, N);
-    exf_scale_rows_cpu(out, (const float[]){1, 0.5f, -2}, ROWS, N);
+    exf_copy_columns_cpu(NULL, out, N, x, STRIDE, ROWS, N);
+    exf_add_bias_cpu(NULL, y, bias, ROWS, N);
+    exf_add_bias_cpu(NULL, y, bias, ROWS - 1, N);
+    exf_scale_rows_cpu(NULL, out, (const float[]){1, 0.5f, -2}, ROWS, N);
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < N; i++) {
             ck_assert_float_eq(out[r * N + i], (float)(r * STRIDE + i) * (r == 0 ? 1 : r == 1 ? 0.5f : -2));

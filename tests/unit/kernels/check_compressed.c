@@ -52,7 +52,7 @@ START_TEST(entries_match_naive)
     size_t width = (size_t)(s->overlap ? 2 * s->d : s->d), n = (size_t)(s->n_entries * s->ratio) * width;
     float *kv = noise(n, 2, 0), *gate = noise(n, 5, 1), *ape = noise((size_t)s->ratio * width, 3, 2);
     float *out = noise((size_t)(s->n_entries * s->d), 1, 3);
-    exf_compressor_cpu(out, kv, gate, ape, s);
+    exf_compressor_cpu(NULL, out, kv, gate, ape, s);
     for (int w = 0; w < s->n_entries; w++)
         for (int c = 0; c < s->d; c++)
             ck_assert_double_eq_tol((double)out[w * s->d + c], naive_pool(s, kv, gate, ape, w, c), 2e-6);
@@ -97,7 +97,7 @@ static void check_choice(const unsigned char *chosen, int n_shown, const double 
 static void check_choices(int top_k, int block, int ld)
 {
     float *q = noise(INDEX_T * INDEX_HEADS * INDEX_D, 1, 4), *weights = noise(INDEX_T * INDEX_HEADS, 1, 5);
-    float *keys = noise(INDEX_N * INDEX_D, 1, 6), *work = noise(exf_indexer_workspace(block, INDEX_N), 1, 7);
+    float *keys = noise(INDEX_N * INDEX_D, 1, 6), *work = noise(exf_indexer_workspace_cpu(block, INDEX_N), 1, 7);
     unsigned char chosen[INDEX_T * INDEX_N];
     for (int first = 0; first < INDEX_T; first += block) {
         int n = INDEX_T - first < block ? INDEX_T - first : block, shown = (first + n) / INDEX_RATIO;
@@ -105,7 +105,7 @@ static void check_choices(int top_k, int block, int ld)
                                .top_k = top_k,
                                .n_entries = INDEX_N, .ld = ld};
         if (shown == 0) continue;
-        exf_indexer_cpu(chosen, q + first * INDEX_HEADS * INDEX_D, weights + first * INDEX_HEADS, keys, &s, work);
+        exf_indexer_cpu(NULL, chosen, q + first * INDEX_HEADS * INDEX_D, weights + first * INDEX_HEADS, keys, &s, work);
         for (int i = 0; i < n; i++) {
             double score[INDEX_N];
             for (int w = 0; w < INDEX_N; w++) score[w] = naive_score(q, weights, keys, first + i, w);
@@ -133,9 +133,9 @@ END_TEST
 /* Scores by themselves: one head, one dimension, key = score; the query sees n of n_entries. */
 static void choose_by(unsigned char *chosen, const float *score, int n, int n_entries, int top_k)
 {
-    float q = 1, weight = 1, *work = noise(exf_indexer_workspace(1, n_entries), 1, 7);
+    float q = 1, weight = 1, *work = noise(exf_indexer_workspace_cpu(1, n_entries), 1, 7);
     exf_indexer_shape s = {.first = n - 1, .n_rows = 1, .n_heads = 1, .d = 1, .ratio = 1, .top_k = top_k, .n_entries = n_entries};
-    exf_indexer_cpu(chosen, &q, &weight, score, &s, work);
+    exf_indexer_cpu(NULL, chosen, &q, &weight, score, &s, work);
     exf_mem_free(work);
 }
 
@@ -210,7 +210,7 @@ static void naive_attention(double *out, const attention_case *c, int t, int h)
 
 static void attend_in_blocks(const attention_case *c, int block)
 {
-    float *work = noise(exf_compressed_attention_workspace(block, c->t, c->r->window, c->r->ratio), 1, 0);
+    float *work = noise(exf_compressed_attention_workspace_cpu(1, block, c->t, c->r->window, c->r->ratio), 1, 0);
     unsigned char chosen[64 * 64];
     for (int first = 0; first < c->t; first += block) {
         int n = c->t - first < block ? c->t - first : block, shown = c->r->ratio ? (first + n) / c->r->ratio : 0;
@@ -222,7 +222,7 @@ static void attend_in_blocks(const attention_case *c, int block)
                                             .ratio = c->r->ratio,
                                             .scale = (float)(1 / sqrt((double)D))};
         memcpy(c->out + at, c->q + at, (size_t)(n * HEADS * D) * sizeof(float));
-        exf_compressed_attention_cpu(c->out + at, c->out + at, &keys, &s, work); /* over the queries themselves */
+        exf_compressed_attention_cpu(NULL, c->out + at, c->out + at, &keys, &s, work); /* over the queries themselves */
     }
     exf_mem_free(work);
 }
@@ -262,13 +262,13 @@ START_TEST(sinks_drain_the_sum_only)
     float q[2] = {1, 0}, tokens[2] = {2, 3}, sink[1] = {80}, out[2], work[8];
     exf_compressed_keys keys = {tokens, NULL, NULL, sink};
     exf_compressed_attention_shape s = {.n_rows = 1, .n_heads = 1, .d = 2, .window = 4, .scale = 1};
-    exf_compressed_attention_cpu(out, q, &keys, &s, work);
+    exf_compressed_attention_cpu(NULL, out, q, &keys, &s, work);
     ck_assert(fabsf(out[0]) < 1e-20f && fabsf(out[1]) < 1e-20f);
     sink[0] = -80;
-    exf_compressed_attention_cpu(out, q, &keys, &s, work);
+    exf_compressed_attention_cpu(NULL, out, q, &keys, &s, work);
     ck_assert(out[0] == 2 && out[1] == 3);
     sink[0] = 2; /* the only score: half goes each way */
-    exf_compressed_attention_cpu(out, q, &keys, &s, work);
+    exf_compressed_attention_cpu(NULL, out, q, &keys, &s, work);
     ck_assert(out[0] == 1 && out[1] == 1.5f);
 }
 END_TEST

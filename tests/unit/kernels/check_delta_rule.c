@@ -27,8 +27,8 @@ static float *noise(size_t n, uint64_t stream)
 static void run(float *out, const float *q, const float *k, const float *v, const float *decay, const float *beta,
                 const exf_delta_shape *s)
 {
-    float *workspace = fresh(exf_delta_rule_workspace(s));
-    exf_delta_rule_cpu(out, q, k, v, decay, beta, s, workspace);
+    float *workspace = fresh(exf_delta_rule_workspace_cpu(s));
+    exf_delta_rule_cpu(NULL, out, q, k, v, decay, beta, s, workspace);
     exf_mem_free(workspace);
 }
 
@@ -48,12 +48,12 @@ START_TEST(known_answers)
     static const double want_state[] = {-1.04218681, 0.09050797, 2.43317787, 0.04227676};
     float q[10] = {1, 2, 0.5f, -1, -1, 0.3f}, k[10] = {0.2f, 1, 1, 1, -0.4f, 0.9f}, v[10] = {1, -1, 0.5f, 2, 3, 0};
     float a[5] = {0.1f, -0.4f, 1.2f}, b[5] = {0.3f, -0.2f, 2.0f}, a_log = 0.5f, dt_bias = -0.3f, out[10], g[3];
-    exf_delta_gates_cpu(a, b, &a_log, &dt_bias, 3, 1);
+    exf_delta_gates_cpu(NULL, a, b, &a_log, &dt_bias, 3, 1);
     for (int t = 0; t < 3; t++) g[t] = logf(a[t]);
     near(g, want_g, 3, 1e-6, "g");
     near(b, want_beta, 3, 1e-6, "beta");
-    exf_l2norm_heads_cpu(q, 2, 3, 1, 2, 1e-6, sqrt(0.5));
-    exf_l2norm_heads_cpu(k, 2, 3, 1, 2, 1e-6, 1);
+    exf_l2norm_heads_cpu(NULL, q, 2, 3, 1, 2, 1e-6, sqrt(0.5));
+    exf_l2norm_heads_cpu(NULL, k, 2, 3, 1, 2, 1e-6, 1);
     a[3] = a[4] = q[6] = q[9] = 1;
     exf_delta_shape s = {
         .n_tokens = 5, .n_key_heads = 1, .n_value_heads = 1, .key_dim = 2, .value_dim = 2, .ldq = 2, .ldk = 2, .ldv = 2, .ldo = 2};
@@ -66,7 +66,7 @@ END_TEST
 START_TEST(gates_at_the_ends)
 {
     float a[] = {-100, 0, 30, 100}, b[] = {-200, 0, 20, 200}, a_log[] = {0}, dt_bias[] = {0};
-    exf_delta_gates_cpu(a, b, a_log, dt_bias, 4, 1);
+    exf_delta_gates_cpu(NULL, a, b, a_log, dt_bias, 4, 1);
     ck_assert(a[0] == 1 && a[3] == expf(-100) && fabsf(a[1] - 0.5f) < 1e-7f && fabs((double)a[2] - exp(-30)) < 1e-19);
     ck_assert(b[0] >= 0 && b[0] < 1e-30f && b[1] == 0.5f && b[3] == 1);
 }
@@ -76,7 +76,7 @@ END_TEST
 START_TEST(l2_norm_of_heads)
 {
     float x[] = {3, 4, 99, 0, 0, 99, 1e-3f, 0, 99};
-    exf_l2norm_heads_cpu(x, 3, 3, 1, 2, 1e-6, 2);
+    exf_l2norm_heads_cpu(NULL, x, 3, 3, 1, 2, 1e-6, 2);
     const double want[] = {2 * 3 / sqrt(25 + 1e-6), 2 * 4 / sqrt(25 + 1e-6), 99, 0, 0, 99, 2e-3 / sqrt(2e-6), 0, 99};
     near(x, want, 9, 1e-6, "l2");
 }
@@ -100,8 +100,8 @@ static problem new_problem(int n_tokens, int n_key_heads, int n_value_heads, int
     p.v = noise(t * (size_t)ldv, 3);
     p.decay = noise(gates, 4);
     p.beta = noise(gates, 5);
-    exf_l2norm_heads_cpu(p.q, ldq, n_tokens, n_key_heads, key_dim, 1e-6, 1 / sqrt((double)key_dim));
-    exf_l2norm_heads_cpu(p.k, ldq, n_tokens, n_key_heads, key_dim, 1e-6, 1);
+    exf_l2norm_heads_cpu(NULL, p.q, ldq, n_tokens, n_key_heads, key_dim, 1e-6, 1 / sqrt((double)key_dim));
+    exf_l2norm_heads_cpu(NULL, p.k, ldq, n_tokens, n_key_heads, key_dim, 1e-6, 1);
     for (size_t i = 0; i < gates; i++) p.decay[i] = fabsf(p.decay[i]);
     for (size_t i = 0; i < gates; i++) p.beta[i] = fabsf(p.beta[i]);
     return p;
@@ -183,12 +183,12 @@ START_TEST(sequences_are_independent)
 {
     problem p = new_problem(50, 2, 4, 20, 36, 0);
     size_t n = 50 * (size_t)p.s.ldo;
-    float *first = fresh(n), *second = fresh(n), *prefix = fresh(n), *workspace = fresh(exf_delta_rule_workspace(&p.s));
-    exf_delta_rule_cpu(first, p.q, p.k, p.v, p.decay, p.beta, &p.s, workspace);
-    exf_delta_rule_cpu(second, p.q, p.k, p.v, p.decay, p.beta, &p.s, workspace);
+    float *first = fresh(n), *second = fresh(n), *prefix = fresh(n), *workspace = fresh(exf_delta_rule_workspace_cpu(&p.s));
+    exf_delta_rule_cpu(NULL, first, p.q, p.k, p.v, p.decay, p.beta, &p.s, workspace);
+    exf_delta_rule_cpu(NULL, second, p.q, p.k, p.v, p.decay, p.beta, &p.s, workspace);
     ck_assert(memcmp(first, second, n * sizeof *first) == 0);
     p.s.n_tokens = 13;
-    exf_delta_rule_cpu(prefix, p.q, p.k, p.v, p.decay, p.beta, &p.s, workspace);
+    exf_delta_rule_cpu(NULL, prefix, p.q, p.k, p.v, p.decay, p.beta, &p.s, workspace);
     ck_assert(memcmp(first, prefix, 13 * (size_t)p.s.ldo * sizeof *first) == 0);
     exf_mem_free(first);
     exf_mem_free(second);
@@ -216,8 +216,8 @@ START_TEST(convolution_agrees_with_a_naive_one)
     int n_tokens = tokens[_i % 5], n = channels[_i / 5 % 5], width = widths[_i / 25], ldx = n + _i % 3;
     size_t count = (size_t)n_tokens * (size_t)ldx;
     float *x = noise(count, 8), *y = noise(count, 8), *w = noise((size_t)(n * width), 9);
-    float *workspace = fresh(exf_causal_conv_workspace(n, width));
-    exf_causal_conv_silu_cpu(y, ldx, w, n_tokens, n, width, workspace);
+    float *workspace = fresh(exf_causal_conv_workspace_cpu(n, width));
+    exf_causal_conv_silu_cpu(NULL, y, ldx, w, n_tokens, n, width, workspace);
     for (int t = 0; t < n_tokens; t++)
         for (int c = 0; c < ldx; c++) {
             double want = c < n ? naive_conv(x, ldx, w, t, c, width) : (double)x[t * ldx + c];

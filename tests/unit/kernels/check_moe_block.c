@@ -81,8 +81,8 @@ static void run(block *b, const exf_expert_shape *s, const int32_t *ids)
     if (b->gate_bias) m.gate_bias = b->gate_bias + s->first * s->d_expert;
     if (b->up_bias) m.up_bias = b->up_bias + s->first * s->d_expert;
     if (b->down_bias) m.down_bias = b->down_bias + s->first * s->d_model;
-    void *space = fresh(exf_experts_workspace_cpu(s), 1);
-    exf_experts_cpu(b->outputs, b->x, ids, &m, s, space);
+    void *space = fresh(exf_experts_workspace_cpu(s, EXF_NUMBER_F32), 1);
+    exf_experts_cpu(NULL, exf_f32(b->outputs), exf_f32(b->x), ids, &m, s, space);
     exf_mem_free(space);
 }
 
@@ -287,7 +287,7 @@ START_TEST(switch_weights_are_sigmoids)
         for (int rows = 0; rows < 4; rows++) {
             int n = widths[i];
             float *x = naive_numbers((size_t)(rows * n), 11, 6), *w = naive_numbers((size_t)n, 12, 6), out[4] = {7, 7, 7, 7};
-            exf_switch_weights_cpu(out, x, w, rows, n);
+            exf_switch_weights_cpu(NULL, out, x, w, rows, n);
             for (int r = 0; r < rows; r++) {
                 double dot = 0;
                 for (int k = 0; k < n; k++) dot += (double)x[r * n + k] * (double)w[k];
@@ -364,7 +364,7 @@ START_TEST(sums_are_plain_floats)
         if (which & START_IS_ROUTED && !(which & START && which & ROUTED)) continue;
         float *got = naive_numbers(3 * n, 26, 3), *want = naive_numbers(3 * n, 26, 3);
         exf_moe_sum_call c = sum_call(which, h, got, in), same = sum_call(which, h, want, in);
-        exf_moe_sum_cpu(&c);
+        exf_moe_sum_cpu(NULL, &c);
         naive_sum(&same);
         ck_assert_msg(memcmp(got, want, 3 * n * sizeof *got) == 0, "d_model %d, combination %#x", h, (unsigned)which);
         exf_mem_free(got);
@@ -379,7 +379,7 @@ START_TEST(a_sum_of_no_tokens_writes_nothing)
     float x = 3;
     exf_moe_sum_call c = {
         .n_tokens = 0, .top_k = 2, .d_model = 1, .start = &x, .outputs = exf_f32(&x), .routed = &x, .block = &x, .hidden = &x};
-    exf_moe_sum_cpu(&c);
+    exf_moe_sum_cpu(NULL, &c);
     ck_assert_float_eq(x, 3);
 }
 END_TEST
@@ -404,7 +404,7 @@ START_TEST(worked_example_of_reuse)
         to[i] = -1;
     }
     exf_reuse_call c = {T, K, H, exf_f32(to), exf_f32(from), wanted, ran, source, missing};
-    exf_reuse_outputs_cpu(&c);
+    exf_reuse_outputs_cpu(NULL, &c);
     ck_assert_mem_eq(missing, want_missing, sizeof missing);
     ck_assert_mem_eq(source, want_source, sizeof source);
     for (int i = 0; i < T * K * H; i++)
@@ -430,7 +430,7 @@ START_TEST(reuse_moves_whole_rows)
             wanted[i] = (int32_t)(naive_number(32, (uint64_t)i) * 3.5f + 2.5f) - 1;
         }
         exf_reuse_call c = {T, K, widths[w], {to, number}, {from, number}, wanted, ran, source, missing};
-        exf_reuse_outputs_cpu(&c);
+        exf_reuse_outputs_cpu(NULL, &c);
         for (int i = 0; i < T * K; i++) {
             int at = i / K * K, end = at + K;
             while (at < end && ran[at] != wanted[i]) at++;
@@ -459,7 +459,7 @@ START_TEST(reuse_and_the_rest_are_the_new_routes)
     run(&whole, &whole.s, whole.ids);
     exf_reuse_call c = {whole.s.n_tokens, whole.s.top_k, whole.s.d_model, {NULL, EXF_NUMBER_F32}, exf_f32(ran.outputs), rest.ids,
                         ran.ids,          source,        missing};
-    exf_reuse_outputs_cpu(&c);
+    exf_reuse_outputs_cpu(NULL, &c);
     rest.s.keep = 1;
     run(&rest, &rest.s, missing);
     float *sum = fresh((size_t)whole.s.n_tokens * (size_t)whole.s.d_model, sizeof *sum),
@@ -469,11 +469,11 @@ START_TEST(reuse_and_the_rest_are_the_new_routes)
     exf_moe_sum_call plain = {.n_tokens = whole.s.n_tokens, .top_k = whole.s.top_k, .d_model = whole.s.d_model,
                               .outputs = exf_f32(whole.outputs),
                               .routed = want};
-    exf_moe_sum_cpu(&by_source);
-    exf_moe_sum_cpu(&plain);
+    exf_moe_sum_cpu(NULL, &by_source);
+    exf_moe_sum_cpu(NULL, &plain);
     ck_assert_mem_eq(sum, want, (size_t)whole.s.n_tokens * (size_t)whole.s.d_model * sizeof *sum);
     c.to = exf_f32(rest.outputs);
-    exf_reuse_outputs_cpu(&c);
+    exf_reuse_outputs_cpu(NULL, &c);
     ck_assert_mem_eq(rest.outputs, whole.outputs, bytes);
     void *more[] = {sum, want, source};
     for (int i = 0; i < 3; i++) exf_mem_free(more[i]);

@@ -155,7 +155,7 @@ START_TEST(rotates_like_the_formula)
     float *x = naive_numbers(n, 1, 1), *before = naive_numbers(n, 1, 1);
     double *want = naive_widened(x, n);
     make_tables(s->d);
-    exf_rope_apply_cpu(x, s, cosine, sine);
+    exf_rope_apply_cpu(NULL, x, s, cosine, sine);
     naive_rotate(want, s, cosine, sine);
     for (size_t i = 0; i < n; i++) {
         double off = fabs((double)x[i] - want[i]);
@@ -176,9 +176,9 @@ START_TEST(inverse_undoes)
     size_t n = (size_t)s.n_tokens * (size_t)s.ld;
     float *x = naive_numbers(n, 2, 1), *before = naive_numbers(n, 2, 1);
     make_tables(s.d);
-    exf_rope_apply_cpu(x, &s, cosine, sine);
+    exf_rope_apply_cpu(NULL, x, &s, cosine, sine);
     s.inverse = !s.inverse;
-    exf_rope_apply_cpu(x, &s, cosine, sine);
+    exf_rope_apply_cpu(NULL, x, &s, cosine, sine);
     for (size_t i = 0; i < n; i++) ck_assert_float_eq_tol(x[i], before[i], 4 * (float)rounding);
     exf_mem_free(x);
     exf_mem_free(before);
@@ -190,7 +190,7 @@ START_TEST(turns_the_first_axis_towards_the_second)
     float x[4] = {0, 0, 1, 0};
     exf_rope_shape s = {.n_tokens = 2, .n_heads = 1, .head_dim = 2, .ld = 2, .d = 2, .step = 1};
     make_tables(2);
-    exf_rope_apply_cpu(x, &s, cosine, sine);
+    exf_rope_apply_cpu(NULL, x, &s, cosine, sine);
     ck_assert_float_eq(x[2], (float)cos(1));
     ck_assert_float_eq(x[3], (float)sin(1));
 }
@@ -209,9 +209,9 @@ START_TEST(layouts_are_permutations_of_each_other)
         sorted[row + at / 2 + at % 2 * (WIDTH / 2)] = x[i];
     }
     make_tables(WIDTH);
-    exf_rope_apply_cpu(sorted, &s, cosine, sine);
+    exf_rope_apply_cpu(NULL, sorted, &s, cosine, sine);
     s.interleaved = 1;
-    exf_rope_apply_cpu(x, &s, cosine, sine);
+    exf_rope_apply_cpu(NULL, x, &s, cosine, sine);
     for (int i = 0; i < TOKENS * WIDTH; i++)
         ck_assert_float_eq(x[i], sorted[i / WIDTH * WIDTH + i % WIDTH / 2 + i % 2 * (WIDTH / 2)]);
 }
@@ -228,8 +228,8 @@ START_TEST(scores_depend_on_the_distance_only)
         k[i] = naive_number(5, (uint64_t)(i % WIDTH));
     }
     make_tables(WIDTH);
-    exf_rope_apply_cpu(q, &s, cosine, sine);
-    exf_rope_apply_cpu(k, &s, cosine, sine);
+    exf_rope_apply_cpu(NULL, q, &s, cosine, sine);
+    exf_rope_apply_cpu(NULL, k, &s, cosine, sine);
     for (int t = 3; t < TOKENS; t++) {
         double shifted = 0, first = 0;
         for (int i = 0; i < WIDTH; i++) {
@@ -251,13 +251,13 @@ static void check_norm(exf_rope_shape s, int normed, const float *norm)
     make_tables(s.d);
     for (int t = 0; t < s.n_tokens; t++) {
         float *row = apart + (size_t)t * (size_t)s.ld;
-        exf_rmsnorm_cpu(row, s.head_dim, row, s.head_dim, norm, s.n_heads, normed, 1e-3);
+        exf_rmsnorm_cpu(NULL, row, s.head_dim, row, s.head_dim, norm, s.n_heads, normed, 1e-3);
     }
-    exf_rope_apply_cpu(apart, &s, cosine, sine);
+    exf_rope_apply_cpu(NULL, apart, &s, cosine, sine);
     s.normed = normed;
     s.norm = norm;
     s.eps = 1e-3;
-    exf_rope_apply_cpu(x, &s, cosine, sine);
+    exf_rope_apply_cpu(NULL, x, &s, cosine, sine);
     for (size_t i = 0; i < n; i++)
         ck_assert_msg(memcmp(&x[i], &apart[i], sizeof *x) == 0, "norm of %d: float %zu is %.9g, %.9g by two operations", normed, i,
                       (double)x[i], (double)apart[i]);
@@ -283,7 +283,7 @@ START_TEST(a_norm_and_a_rotation_by_hand)
     double a = 3 * sqrt(2) / 5, b = 8 * sqrt(2) / 5;
     exf_rope_shape s = {.n_tokens = 2, .n_heads = 1, .head_dim = 2, .ld = 2, .d = 2, .step = 1, .normed = 2, .norm = norm};
     make_tables(2);
-    exf_rope_apply_cpu(x, &s, cosine, sine);
+    exf_rope_apply_cpu(NULL, x, &s, cosine, sine);
     ck_assert_double_eq_tol((double)x[0], a, 1e-6);
     ck_assert_double_eq_tol((double)x[1], b, 1e-6);
     ck_assert_double_eq_tol((double)x[2], a * cos(1) - b * sin(1), 1e-6);

@@ -27,7 +27,7 @@ static void expect(const exf_router_rules *r, const float *logits, const int32_t
     int32_t ids[MAX_K], token = 2;
     float weights[MAX_K];
     double scratch[3 * MAX_E];
-    exf_router_cpu(ids, weights, logits, &token, 1, r, scratch);
+    exf_router_cpu(NULL, ids, weights, logits, &token, 1, r, scratch);
     for (int k = 0; k < r->top_k; k++) {
         ck_assert_msg(ids[k] == want_ids[k], "slot %d: expert %d, expected %d", k, (int)ids[k], (int)want_ids[k]);
         ck_assert_msg(fabs((double)weights[k] - want_weights[k]) <= 1e-7 * fabs(want_weights[k]),
@@ -213,7 +213,7 @@ START_TEST(not_a_number_stays_in_range)
     r.top_groups = _i < 3 ? 1 : 2;
     for (int bad = 0; bad < E; bad++) {
         for (int e = 0; e < E; e++) z[e] = e == bad || bad == E - 1 ? NAN : (float)e;
-        exf_router_cpu(ids, weights, z, &token, 1, &r, scratch);
+        exf_router_cpu(NULL, ids, weights, z, &token, 1, &r, scratch);
         for (int k = 0; k < K; k++) ck_assert(ids[k] >= 0 && ids[k] < E);
     }
 }
@@ -338,7 +338,7 @@ START_TEST(agrees_with_the_plain_version)
         draw_numbers(&d, round);
         int e = d.rules.n_experts, k = d.rules.top_k;
         ck_assert_int_le(exf_router_scratch(e), 3 * MAX_E);
-        exf_router_cpu(ids, weights, d.logits, d.tokens, d.n_tokens, &d.rules, scratch);
+        exf_router_cpu(NULL, ids, weights, d.logits, d.tokens, d.n_tokens, &d.rules, scratch);
         for (int t = 0; t < d.n_tokens; t++) {
             naive_route(want_ids, want, d.logits + t * e, d.tokens[t], &d.rules);
             for (int i = 0; i < k; i++) {

@@ -36,7 +36,7 @@ static exf_code route_again(void *self, exf_routes *r, exf_err *err)
     size_t k = (size_t)r->top_k;
     ck_assert_ptr_nonnull(r->logits);
     for (size_t row = 0; row < r->batch->n_tokens && !r->by_token; row++) {
-        exf_router_cpu(ids, weights, r->logits + row * (size_t)r->n_experts, NULL, 1, &rules, scratch);
+        exf_router_cpu(NULL, ids, weights, r->logits + row * (size_t)r->n_experts, NULL, 1, &rules, scratch);
         ck_assert_msg(memcmp(ids, r->ids + row * k, k * sizeof *ids) == 0 &&
                           memcmp(weights, r->weights + row * k, k * sizeof *weights) == 0,
                       "%s: layer %d, row %zu: other routes (probe %d)", w->c->family, r->layer, row, r->probe);
@@ -138,7 +138,7 @@ static void keep_shown(shown *s, const exf_input_block *b)
         *to = 0;
         for (size_t i = 0; i < h; i++) *to += b->moe_input[t * h + i] * b->moe_input[t * h + i];
         if (is_hashed(s->c, b->layer) || exf_model_copies(s->c->model, EXF_W_ROUTER_BIAS, b->layer)) continue;
-        exf_router_cpu(ids, weights, b->logits + t * (size_t)b->n_experts, NULL, 1, &rules, scratch);
+        exf_router_cpu(NULL, ids, weights, b->logits + t * (size_t)b->n_experts, NULL, 1, &rules, scratch);
         ck_assert_msg(memcmp(ids, b->ids + t * k, k * sizeof *ids) == 0 &&
                           memcmp(weights, b->weights + t * k, k * sizeof *weights) == 0,
                       "%s: layer %d, row %zu: other routes", s->c->family, b->layer, b->row + t);
