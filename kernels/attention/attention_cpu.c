@@ -22,18 +22,14 @@ typedef struct {
     int n_tokens;                /* from a row of chosen to the next */
 } score_rows;
 
-static inline void hide_others(float *row, const unsigned char *chosen, int from, int end)
-{
-    for (int j = from; j < end; j++) row[j] = chosen[j] ? row[j] : -INFINITY;
-}
-
 /* Computes the softmax of rows over the keys that they see; the rest becomes 0. */
 EXF_SIMD_CLONES static void softmax_rows(float *scores, const score_rows *s)
 {
     for (int i = 0; i < s->n_rows; i++) {
         float *row = scores + (size_t)i * (size_t)s->n_keys;
         int end = s->first + i + 1 - s->begin, from = s->window && end > s->window ? end - s->window : 0;
-        if (s->chosen) hide_others(row, s->chosen + (size_t)i * (size_t)s->n_tokens, from, end);
+        const unsigned char *chosen = s->chosen ? s->chosen + (size_t)i * (size_t)s->n_tokens : NULL;
+        for (int j = from; chosen && j < end; j++) row[j] = chosen[j] ? row[j] : -INFINITY;
         float top = s->sink ? *s->sink : row[from];
         for (int j = from; j < end; j++) top = row[j] > top ? row[j] : top;
         for (int j = from; j < end; j++) row[j] = exf_expf(row[j] - top);

@@ -17,38 +17,29 @@ typedef struct {
     const float *kv, *gate, *ape;
 } window_slots;
 
-static inline void raise_tops(float *top, const window_slots *r, int ratio, int ld, int n)
-{
-    for (int i = 0; i < ratio; i++) {
-        const float *gate = r->gate + (size_t)i * (size_t)ld, *ape = r->ape + (size_t)i * (size_t)ld;
-        for (int c = 0; c < n; c++) {
-            float logit = gate[c] + ape[c];
-            top[c] = logit > top[c] ? logit : top[c];
-        }
-    }
-}
-
-static inline void add_slots(double *sum, double *total, const float *top, const window_slots *r, int ratio, int ld, int n)
-{
-    for (int i = 0; i < ratio; i++) {
-        size_t at = (size_t)i * (size_t)ld;
-        const float *kv = r->kv + at, *gate = r->gate + at, *ape = r->ape + at;
-        for (int c = 0; c < n; c++) {
-            float weight = exf_expf(gate[c] + ape[c] - top[c]);
-            sum[c] += (double)weight;
-            total[c] += (double)weight * (double)kv[c];
-        }
-    }
-}
-
 /* Pools n channels, at most PIECE, of one entry. */
 static inline void pool_channels(float *out, const window_slots *runs, int n_runs, int ratio, int ld, int n)
 {
     float top[PIECE];
     double sum[PIECE] = {0}, total[PIECE] = {0};
     for (int c = 0; c < n; c++) top[c] = -INFINITY;
-    for (int i = 0; i < n_runs; i++) raise_tops(top, &runs[i], ratio, ld, n);
-    for (int i = 0; i < n_runs; i++) add_slots(sum, total, top, &runs[i], ratio, ld, n);
+    for (int i = 0; i < n_runs * ratio; i++) { /* slot by slot, run after run */
+        const window_slots *r = &runs[i / ratio];
+        const float *gate = r->gate + (size_t)(i % ratio) * (size_t)ld, *ape = r->ape + (size_t)(i % ratio) * (size_t)ld;
+        for (int c = 0; c < n; c++) {
+            float logit = gate[c] + ape[c];
+            top[c] = logit > top[c] ? logit : top[c];
+        }
+    }
+    for (int i = 0; i < n_runs * ratio; i++) {
+        size_t at = (size_t)(i % ratio) * (size_t)ld;
+        const float *kv = runs[i / ratio].kv + at, *gate = runs[i / ratio].gate + at, *ape = runs[i / ratio].ape + at;
+        for (int c = 0; c < n; c++) {
+            float weight = exf_expf(gate[c] + ape[c] - top[c]);
+            sum[c] += (double)weight;
+            total[c] += (double)weight * (double)kv[c];
+        }
+    }
     for (int c = 0; c < n; c++) out[c] = (float)(total[c] / sum[c]);
 }
 
@@ -86,25 +77,20 @@ EXF_SIMD_CLONES static void add_head(float *score, const float *product, const f
     }
 }
 
-static void choose_row(unsigned char *chosen, const exf_row_order *r, int n_entries, int top_k)
-{
-    if (r->visible <= top_k) {
-        memset(chosen, 1, (size_t)r->visible);
-        return;
-    }
-    exf_order_best(r, n_entries, top_k);
-    for (int j = 0; j < top_k; j++)
-        if (r->order[j] < r->visible) chosen[r->order[j]] = 1;
-}
-
 /* Selects from score [n_rows, N] into chosen; order: n_entries int32 of scratch. */
 static void select_rows(unsigned char *chosen, const float *score, const exf_indexer_shape *s, int32_t *order)
 {
     size_t n = (size_t)((s->first + s->n_rows) / s->ratio), ld = s->ld ? (size_t)s->ld : n;
-    for (int i = 0; i < s->n_rows; i++) {
+    for (int i = 0; i < s->n_rows; i++, chosen += ld) {
         exf_row_order r = {score + (size_t)i * n, (s->first + i + 1) / s->ratio, order};
-        memset(chosen + (size_t)i * ld, 0, n);
-        choose_row(chosen + (size_t)i * ld, &r, s->n_entries, s->top_k);
+        memset(chosen, 0, n);
+        if (r.visible <= s->top_k) {
+            memset(chosen, 1, (size_t)r.visible);
+            continue;
+        }
+        exf_order_best(&r, s->n_entries, s->top_k);
+        for (int j = 0; j < s->top_k; j++)
+            if (order[j] < r.visible) chosen[order[j]] = 1;
     }
 }
 
@@ -130,16 +116,6 @@ void exf_indexer_cpu(exf_queue *q, unsigned char *chosen, const float *query, co
 typedef struct {
     int from, n_tokens, n_entries;
 } reach;
-
-static reach reach_of(const exf_compressed_attention_shape *s)
-{
-    reach r;
-    int oldest = s->first - s->window + 1;
-    r.from = oldest > 0 ? oldest : 0;
-    r.n_tokens = s->first + s->n_rows - r.from;
-    r.n_entries = s->ratio ? (s->first + s->n_rows) / s->ratio : 0;
-    return r;
-}
 
 size_t exf_compressed_attention_workspace_cpu(int n_heads, int n_rows, int n_tokens, int window, int ratio)
 {
@@ -168,32 +144,28 @@ static inline void mask_row(float *row, int i, const reach *r, const exf_compres
         for (int j = 0; j < visible; j++) entry[j] = chosen[j] ? entry[j] : -INFINITY;
 }
 
-static inline void softmax_with_sink(float *row, int n, float sink)
-{
-    float top = sink;
-    for (int j = 0; j < n; j++) top = row[j] > top ? row[j] : top;
-    for (int j = 0; j < n; j++) row[j] = exf_expf(row[j] - top);
-    double sum = (double)exf_expf(sink - top);
-    for (int j = 0; j < n; j++) sum += (double)row[j];
-    float inverse = (float)(1.0 / sum);
-    for (int j = 0; j < n; j++) row[j] *= inverse;
-}
-
+/* Computes the softmax of rows of scores, of the keys that they see and the sink. */
 EXF_SIMD_CLONES static void weigh_rows(float *scores, const reach *r, const exf_compressed_attention_shape *s,
                                        const unsigned char *chosen, float sink)
 {
-    int n_keys = r->n_tokens + r->n_entries;
+    int n = r->n_tokens + r->n_entries;
     for (int i = 0; i < s->n_rows; i++) {
-        float *row = scores + (size_t)i * (size_t)n_keys;
+        float *row = scores + (size_t)i * (size_t)n, top = sink;
         mask_row(row, i, r, s, chosen ? chosen + (size_t)i * (size_t)r->n_entries : NULL);
-        softmax_with_sink(row, n_keys, sink);
+        for (int j = 0; j < n; j++) top = row[j] > top ? row[j] : top;
+        for (int j = 0; j < n; j++) row[j] = exf_expf(row[j] - top);
+        double sum = (double)exf_expf(sink - top);
+        for (int j = 0; j < n; j++) sum += (double)row[j];
+        float inverse = (float)(1.0 / sum);
+        for (int j = 0; j < n; j++) row[j] *= inverse;
     }
 }
 
 void exf_compressed_attention_cpu(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
                                   const exf_compressed_attention_shape *s, float *workspace)
 {
-    reach r = reach_of(s);
+    int end = s->first + s->n_rows, oldest = s->first - s->window + 1, from = oldest > 0 ? oldest : 0;
+    reach r = {from, end - from, s->ratio ? end / s->ratio : 0};
     int d = s->d, ld = s->n_heads * d, n_keys = r.n_tokens + r.n_entries;
     const float *tokens = k->tokens + (size_t)r.from * (size_t)d;
     float *at_entries = workspace + r.n_tokens;

@@ -41,14 +41,6 @@ static void use_one_thread(void)
 void *blas_memory_alloc(int where) __attribute__((weak));
 void blas_memory_free(void *buffer) __attribute__((weak));
 
-/* Buffers of OpenBLAS are kept when they are free.  It has at least 64. */
-static void take_buffers(void **buffer, int n)
-{
-    if (n > 64) n = 64;
-    for (int i = 0; i < n; i++) buffer[i] = blas_memory_alloc(0);
-    for (int i = 0; i < n; i++) blas_memory_free(buffer[i]);
-}
-
 /* Fails if the process may not map n buffers more. */
 static exf_code check_addresses(int n, const char *what, const char *hint, exf_err *err)
 {
@@ -66,15 +58,6 @@ exf_code exf_blas_check_load_cpu(exf_err *err)
     return check_addresses(1, "the buffer that OpenBLAS maps when a program starts", "a larger limit (ulimit -v)", err);
 }
 
-/* Refuses an OpenBLAS that was built without threads and without locks around its buffers: it would give one buffer to two
- * threads at a time, whose products would silently be wrong. */
-static exf_code check_locks(int n, exf_err *err)
-{
-    if (n == 1 || openblas_get_parallel() != 0 || strstr(openblas_get_config(), "USE_LOCKING")) return EXF_OK;
-    return exf_fail(err, EXF_USAGE, "this OpenBLAS was built without threads and cannot be called by %d threads at a time; "
-                    "use --threads 1, or a build with threads (Debian's libopenblas0-pthread)", n);
-}
-
 exf_code exf_blas_reserve_cpu(int n, exf_err *err)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -84,11 +67,21 @@ exf_code exf_blas_reserve_cpu(int n, exf_err *err)
     exf_code rc = EXF_OK;
     pthread_mutex_lock(&lock);
     if (n <= reserved) goto out;
-    EXF_TRY(check_locks(n, err));
+    /* Built without threads and without locks around its buffers, it would give one buffer to two threads at a time, whose products
+     * would silently be wrong. */
+    if (n > 1 && openblas_get_parallel() == 0 && !strstr(openblas_get_config(), "USE_LOCKING")) {
+        rc = exf_fail(err, EXF_USAGE, "this OpenBLAS was built without threads and cannot be called by %d threads at a time; "
+                      "use --threads 1, or a build with threads (Debian's libopenblas0-pthread)", n);
+        goto out;
+    }
     EXF_TRY(exf_mem_new(&buffer, (size_t)n, sizeof *buffer, "buffers of OpenBLAS", err));
     snprintf(what, sizeof what, "the buffers of OpenBLAS on %d threads", n);
     EXF_TRY(check_addresses(n, what, "fewer with --threads, or a larger limit (ulimit -v)", err));
-    if (blas_memory_alloc && blas_memory_free) take_buffers(buffer, n);
+    if (blas_memory_alloc && blas_memory_free) { /* buffers that are free are kept; it has at least 64 */
+        int most = n < 64 ? n : 64;
+        for (int i = 0; i < most; i++) buffer[i] = blas_memory_alloc(0);
+        for (int i = 0; i < most; i++) blas_memory_free(buffer[i]);
+    }
     reserved = n;
 out:
     pthread_mutex_unlock(&lock);

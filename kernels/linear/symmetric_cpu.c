@@ -74,18 +74,6 @@ EXF_SIMD_CLONES static void apply_reflection(tridiagonal *t, int k)
     }
 }
 
-static void tridiagonalize(tridiagonal *t)
-{
-    size_t n = (size_t)t->n;
-    for (int k = 0; k < t->n; k++) {
-        double *row = t->a + (size_t)k * n;
-        t->d[k] = row[k];
-        t->e[k] = 0;
-        if (k + 1 < t->n) t->e[k] = reflect(row + k + 1, t->n - k - 1, &t->beta[k]);
-        if (k + 1 < t->n && t->beta[k] != 0) apply_reflection(t, k);
-    }
-}
-
 /* z := Q', its rows of unit length. */
 EXF_SIMD_CLONES static void accumulate(double *z, const tridiagonal *t)
 {
@@ -187,7 +175,12 @@ static exf_code begin(tridiagonal *t, const double *a, int n, exf_err *err)
     EXF_TRY(exf_mem_new(&t->d, rows, sizeof *t->d, "eigenvalues", err));
     EXF_TRY(exf_mem_new(&t->e, rows, sizeof *t->e, "eigenvalues", err));
     EXF_TRY(exf_mem_new(&t->p, rows, sizeof *t->p, "eigenvalues", err));
-    tridiagonalize(t);
+    for (int k = 0; k < n; k++) {
+        double *row = t->a + (size_t)k * rows;
+        t->d[k] = row[k];
+        if (k + 1 < n) t->e[k] = reflect(row + k + 1, n - k - 1, &t->beta[k]);
+        if (k + 1 < n && t->beta[k] != 0) apply_reflection(t, k);
+    }
 out:
     if (rc != EXF_OK) free_tridiagonal(t);
     return rc;

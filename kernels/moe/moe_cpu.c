@@ -142,14 +142,6 @@ static const float *row_of(exf_matrix m, size_t row, size_t width)
     return (const float *)m.p + row * width;
 }
 
-/* The row of a slot's term, or NULL. */
-static const float *term_of(const exf_moe_sum_call *c, size_t slot, size_t h)
-{
-    int32_t from = c->source ? c->source[slot] : (int32_t)slot;
-    if (from == EXF_SOURCE_NONE || (c->ids && c->ids[slot] < 0)) return NULL;
-    return from == EXF_SOURCE_OTHER ? row_of(c->other, slot, h) : row_of(c->outputs, (size_t)from, h);
-}
-
 /* Columns [at, at + n) of one token. */
 EXF_SIMD_INLINE void sum_columns(const exf_moe_sum_call *c, size_t t, size_t at, size_t n)
 {
@@ -157,8 +149,11 @@ EXF_SIMD_INLINE void sum_columns(const exf_moe_sum_call *c, size_t t, size_t at,
     float sum[COLUMNS] = {0};
     if (c->start) memcpy(sum, c->start + to, n * sizeof *sum);
     for (size_t k = 0; c->outputs.p && k < top_k; k++) {
-        const float *term = term_of(c, t * top_k + k, h);
-        if (term) add_scaled(sum, c->weights ? c->weights[t * top_k + k] : 1.0f, term + at, n);
+        size_t slot = t * top_k + k;
+        int32_t from = c->source ? c->source[slot] : (int32_t)slot;
+        if (from == EXF_SOURCE_NONE || (c->ids && c->ids[slot] < 0)) continue;
+        const float *term = from == EXF_SOURCE_OTHER ? row_of(c->other, slot, h) : row_of(c->outputs, (size_t)from, h);
+        add_scaled(sum, c->weights ? c->weights[slot] : 1.0f, term + at, n);
     }
     if (c->routed) memcpy(c->routed + to, sum, n * sizeof *sum);
     if (c->shared.p) add_scaled(sum, c->shared_weights ? c->shared_weights[t] : 1.0f, row_of(c->shared, t, h) + at, n);
@@ -176,31 +171,18 @@ EXF_SIMD_CLONES void exf_moe_sum_cpu(exf_queue *q, const exf_moe_sum_call *c)
 
 /* ---- outputs of old routes ------------------------------------------------------------------ */
 
-/* The slot of a token's own routes that ran expert id, counted from its first; EXF_SOURCE_OTHER, EXF_SOURCE_NONE. */
-static int source_of(const int32_t *ran, int top_k, int32_t id)
-{
-    if (id < 0) return EXF_SOURCE_NONE;
-    for (int k = 0; k < top_k; k++)
-        if (ran[k] == id) return k;
-    return EXF_SOURCE_OTHER;
-}
-
-static void copy_row(const exf_reuse_call *c, int slot)
-{
-    size_t row = (size_t)c->d_model * exf_number_bytes(c->to.number);
-    char *to = (char *)(uintptr_t)c->to.p + (size_t)slot * row;
-    int from = c->source[slot];
-    if (from == EXF_SOURCE_NONE) memset(to, 0, row);
-    if (from >= 0) memcpy(to, (const char *)c->from.p + (size_t)from * row, row);
-}
-
 void exf_reuse_outputs_cpu(exf_queue *q, const exf_reuse_call *c)
 {
     (void)q;
+    size_t row = (size_t)c->d_model * exf_number_bytes(c->to.number);
     for (int i = 0; i < c->n_tokens * c->top_k; i++) {
-        int base = i - i % c->top_k, source = source_of(c->ran + base, c->top_k, c->wanted[i]);
-        c->source[i] = source >= 0 ? base + source : source;
+        int first = i - i % c->top_k, source = c->wanted[i] < 0 ? EXF_SOURCE_NONE : EXF_SOURCE_OTHER;
+        for (int k = first; source == EXF_SOURCE_OTHER && k < first + c->top_k; k++)
+            if (c->ran[k] == c->wanted[i]) source = k;
+        c->source[i] = source;
         c->missing[i] = source == EXF_SOURCE_OTHER ? c->wanted[i] : -1;
-        if (c->to.p) copy_row(c, i);
+        char *to = c->to.p ? (char *)(uintptr_t)c->to.p + (size_t)i * row : NULL;
+        if (to && source == EXF_SOURCE_NONE) memset(to, 0, row);
+        if (to && source >= 0) memcpy(to, (const char *)c->from.p + (size_t)source * row, row);
     }
 }

@@ -10,39 +10,21 @@ int exf_router_scratch(int n_experts)
     return 3 * n_experts; /* scores, choices, group scores */
 }
 
-static void softmax(double *p, const float *logits, int n)
-{
-    double top = logits[0], sum = 0;
-    for (int e = 1; e < n; e++) top = logits[e] > top ? logits[e] : top;
-    for (int e = 0; e < n; e++) sum += p[e] = exp(logits[e] - top);
-    for (int e = 0; e < n; e++) p[e] /= sum;
-}
-
-static double softplus(double z)
-{
-    return z > 20 ? z : log1p(exp(z)); /* beyond 20 the difference is below 2^-28, as the reference has it */
-}
-
 void exf_router_scores_cpu(double *score, const float *logits, exf_router_score kind, int n_experts)
 {
-    if (kind == EXF_ROUTER_SOFTMAX) {
-        softmax(score, logits, n_experts);
-        return;
+    double top = logits[0], sum = 0;
+    for (int e = 0; e < n_experts; e++) {
+        double z = logits[e];
+        if (kind == EXF_ROUTER_SOFTMAX)
+            top = z > top ? z : top;
+        else if (kind == EXF_ROUTER_SIGMOID)
+            score[e] = 1 / (1 + exp(-z));
+        else
+            score[e] = sqrt(z > 20 ? z : log1p(exp(z))); /* beyond 20 the difference is below 2^-28, as the reference has it */
     }
-    for (int e = 0; e < n_experts; e++)
-        score[e] = kind == EXF_ROUTER_SIGMOID ? 1 / (1 + exp(-(double)logits[e])) : sqrt(softplus(logits[e]));
-}
-
-/* Finds the k largest of p, ties to the lower index, by insertion into a sorted list. */
-static void choose_largest(int32_t *ids, const double *p, int n, int k)
-{
-    int have = 0;
-    for (int e = 0; e < n; e++) {
-        if (have == k && !(p[e] > p[ids[k - 1]])) continue;
-        int at = have < k ? have++ : k - 1;
-        for (; at > 0 && p[e] > p[ids[at - 1]]; at--) ids[at] = ids[at - 1];
-        ids[at] = e;
-    }
+    if (kind != EXF_ROUTER_SOFTMAX) return;
+    for (int e = 0; e < n_experts; e++) sum += score[e] = exp(logits[e] - top);
+    for (int e = 0; e < n_experts; e++) score[e] /= sum;
 }
 
 static double group_score(const double *choice, int n, int top2)
@@ -75,11 +57,18 @@ static void keep_groups(double *choice, double *group, const exf_router_rules *r
         if (group[e / size] > -INFINITY && choice[e] > -INFINITY) choice[e] = -DBL_MAX;
 }
 
+/* Finds the K largest choices, ties to the lower expert, by insertion into a sorted list. */
 static void choose_experts(int32_t *ids, const double *score, double *choice, double *group, const exf_router_rules *r)
 {
+    int have = 0, k = r->top_k;
     for (int e = 0; e < r->n_experts; e++) choice[e] = r->bias ? score[e] + (double)r->bias[e] : score[e];
     if (r->n_groups > 1) keep_groups(choice, group, r);
-    choose_largest(ids, choice, r->n_experts, r->top_k);
+    for (int e = 0; e < r->n_experts; e++) {
+        if (have == k && !(choice[e] > choice[ids[k - 1]])) continue;
+        int at = have < k ? have++ : k - 1;
+        for (; at > 0 && choice[e] > choice[ids[at - 1]]; at--) ids[at] = ids[at - 1];
+        ids[at] = e;
+    }
 }
 
 /* Returns how often slots [k, K) name slot k's expert; 0 if it is one of the n routes already. */

@@ -20,15 +20,6 @@ size_t exf_causal_conv_workspace_cpu(int channels, int width)
     return padded_channels(channels) * (size_t)width;
 }
 
-/* taps [width, padded channels], 0 after the last channel. */
-static void transpose_taps(float *taps, const float *w, int channels, int width)
-{
-    size_t ld = padded_channels(channels);
-    memset(taps, 0, ld * (size_t)width * sizeof *taps);
-    for (size_t c = 0; c < (size_t)channels; c++)
-        for (size_t j = 0; j < (size_t)width; j++) taps[j * ld + c] = w[c * (size_t)width + j];
-}
-
 /* sum += tap * x on n channels. */
 EXF_SIMD_INLINE void add_tap(float *restrict sum, const float *restrict tap, const float *restrict x, int n)
 {
@@ -43,7 +34,9 @@ EXF_SIMD_CLONES void exf_causal_conv_silu_cpu(exf_queue *q, float *x, int ldx, c
 {
     (void)q;
     size_t ld = padded_channels(channels);
-    transpose_taps(workspace, w, channels, width);
+    memset(workspace, 0, ld * (size_t)width * sizeof *workspace); /* taps [width, padded channels], 0 after the last channel */
+    for (size_t c = 0; c < (size_t)channels; c++)
+        for (size_t j = 0; j < (size_t)width; j++) workspace[j * ld + c] = w[c * (size_t)width + j];
     for (int t = n_tokens - 1; t >= 0; t--) { /* from last to first: a row is unchanged when a later token needs it */
         float *row = x + (size_t)t * (size_t)ldx;
         int past = t < width - 1 ? t : width - 1; /* tokens before this one that the window holds */
@@ -60,18 +53,14 @@ EXF_SIMD_CLONES void exf_causal_conv_silu_cpu(exf_queue *q, float *x, int ldx, c
 
 /* ---- gates and norms ---------------------------------------------------------------------- */
 
-static double softplus(double x)
-{
-    return x > 20 ? x : log1p(exp(x));
-}
-
 void exf_delta_gates_cpu(exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads)
 {
     (void)q;
     for (int h = 0; h < n_heads; h++) {
         double rate = -exp((double)a_log[h]);
         for (size_t i = (size_t)h; i < (size_t)n_tokens * (size_t)n_heads; i += (size_t)n_heads) {
-            a[i] = (float)exp(rate * softplus((double)a[i] + (double)dt_bias[h]));
+            double x = (double)a[i] + (double)dt_bias[h];
+            a[i] = (float)exp(rate * (x > 20 ? x : log1p(exp(x))));
             b[i] = (float)(1 / (1 + exp(-(double)b[i])));
         }
     }

@@ -33,14 +33,6 @@ static void make_pre(double *mix, const float *base, const float *scale, int str
     for (int j = 0; j < streams; j++) mix[j] = sigmoid(mix[j] * (double)scale[0] + (double)base[j]) + eps;
 }
 
-static void softmax_row(double *row, int n, double eps)
-{
-    double top = row[0], sum = 0;
-    for (int k = 1; k < n; k++) top = row[k] > top ? row[k] : top;
-    for (int k = 0; k < n; k++) sum += row[k] = exp(row[k] - top);
-    for (int k = 0; k < n; k++) row[k] = row[k] / sum + eps;
-}
-
 /* Divides n lines by (their sum + eps); lines are `line` apart, a line's elements `step`. */
 static void normalise(double *c, int n, int line, int step, double eps)
 {
@@ -51,23 +43,24 @@ static void normalise(double *c, int n, int line, int step, double eps)
     }
 }
 
-static void sinkhorn(double *c, int n, int iterations, double eps)
-{
-    for (int j = 0; j < n; j++) softmax_row(c + j * n, n, eps);
-    normalise(c, n, 1, n, eps);
-    for (int i = 1; i < iterations; i++) {
-        normalise(c, n, n, 1, eps);
-        normalise(c, n, 1, n, eps);
-    }
-}
-
 void exf_hyper_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, int iterations, double eps)
 {
     int s = streams;
+    double *c = mix + 2 * s;
     make_pre(mix, base, scale, s, eps);
     for (int j = s; j < 2 * s; j++) mix[j] = 2 * sigmoid(mix[j] * (double)scale[1] + (double)base[j]);
     for (int j = 2 * s; j < (2 + s) * s; j++) mix[j] = mix[j] * (double)scale[2] + (double)base[j];
-    sinkhorn(mix + 2 * s, s, iterations, eps);
+    for (int j = 0; j < s; j++) {
+        double *row = c + j * s, top = row[0], sum = 0;
+        for (int k = 1; k < s; k++) top = row[k] > top ? row[k] : top;
+        for (int k = 0; k < s; k++) sum += row[k] = exp(row[k] - top);
+        for (int k = 0; k < s; k++) row[k] = row[k] / sum + eps;
+    }
+    normalise(c, s, 1, s, eps);
+    for (int i = 1; i < iterations; i++) {
+        normalise(c, s, s, 1, eps);
+        normalise(c, s, 1, s, eps);
+    }
 }
 
 EXF_SIMD_CLONES static void gather_streams(float *u, const float *x, const float *pre, int streams, int width)
@@ -106,37 +99,30 @@ EXF_SIMD_CLONES static void scatter_streams(float *x, const float *v, const floa
 
 enum { MIXING_MAX = (2 + EXF_HYPER_STREAMS_MAX) * EXF_HYPER_STREAMS_MAX };
 
-/* A few tokens: mixing NULL is the head's collapse, which needs pre alone. */
-static void open_few(float *u, float *mixing, const float *x, int n_tokens, const exf_hyper_shape *s)
+/* mixing NULL is the head's collapse, which needs pre alone. */
+static void open_streams(float *u, float *mixing, const float *x, const exf_hyper_shape *s)
 {
     double mix[AT_ONCE * MIXING_MAX];
     float row[MIXING_MAX];
     int n = mixing ? (2 + s->streams) * s->streams : s->streams, width = s->streams * s->width;
-    mix_tokens(mix, x, n_tokens, width, s->fn, n, s->norm_eps);
-    for (int t = 0; t < n_tokens; t++) {
+    for (int t = 0; t < s->n_tokens; t++, u += s->width, x += width) {
+        double *own = mix + t % AT_ONCE * n;
+        if (t % AT_ONCE == 0)
+            mix_tokens(mix, x, s->n_tokens - t < AT_ONCE ? s->n_tokens - t : AT_ONCE, width, s->fn, n, s->norm_eps);
         if (mixing)
-            exf_hyper_coefficients_cpu(mix + t * n, s->base, s->scale, s->streams, s->iterations, s->eps);
+            exf_hyper_coefficients_cpu(own, s->base, s->scale, s->streams, s->iterations, s->eps);
         else
-            make_pre(mix + t * n, s->base, s->scale, s->streams, s->eps);
-        for (int i = 0; i < n; i++) row[i] = (float)mix[t * n + i];
+            make_pre(own, s->base, s->scale, s->streams, s->eps);
+        for (int i = 0; i < n; i++) row[i] = (float)own[i];
         if (mixing) memcpy(mixing + (size_t)t * (size_t)n, row, (size_t)n * sizeof *row);
-        gather_streams(u + (size_t)t * (size_t)s->width, x + (size_t)t * (size_t)width, row, s->streams, s->width);
-    }
-}
-
-static void open_all(float *u, float *mixing, const float *x, const exf_hyper_shape *s)
-{
-    size_t n = (size_t)((2 + s->streams) * s->streams), h = (size_t)s->width;
-    for (int t = 0; t < s->n_tokens; t += AT_ONCE) {
-        int few = s->n_tokens - t < AT_ONCE ? s->n_tokens - t : AT_ONCE;
-        open_few(u + (size_t)t * h, mixing ? mixing + (size_t)t * n : NULL, x + (size_t)t * (size_t)s->streams * h, few, s);
+        gather_streams(u, x, row, s->streams, s->width);
     }
 }
 
 void exf_hyper_pre_cpu(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s)
 {
     (void)q;
-    open_all(u, mixing, x, s);
+    open_streams(u, mixing, x, s);
 }
 
 void exf_hyper_input_cpu(exf_queue *q, float *u, const float *mixing, const float *x, const exf_hyper_shape *s)
@@ -150,7 +136,7 @@ void exf_hyper_input_cpu(exf_queue *q, float *u, const float *mixing, const floa
 void exf_hyper_head_cpu(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s)
 {
     (void)q;
-    open_all(u, NULL, x, s);
+    open_streams(u, NULL, x, s);
 }
 
 void exf_hyper_post_cpu(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s)
