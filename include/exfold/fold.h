@@ -1,9 +1,7 @@
 /* exfold/fold.h - folding as a runtime calls it: route metadata in, fewer experts out.
  *
- * A router gave every token K experts and weights.  These functions rewrite that
- * metadata so that fewer experts run and the omitted ones' contributions go to kept
- * ones through the calibrated scalars: E_s(x) ~ S[s,t] E_t(x).  The MoE kernel that
- * follows does not change.
+ * A router gave every token K experts and weights.  These functions rewrite that so that fewer experts run and the omitted ones'
+ * contributions go to kept ones through the calibrated scalars, E_s(x) ~ S[s,t] E_t(x).  The MoE kernel stays as it is.
  *
  *   exf_fold_prefill        [T, K] -> [T, P]       P routes a token (paper, "prefill"); or [T, N], the slots after P empty
  *   exf_fold_prefill_joint  [T, K] -> [T, P]       the same routes, jointly optimal weights
@@ -18,40 +16,32 @@
  *
  * docs/folding-in-an-engine.md says which call when.
  *
- * Each has a plain reference, _cpu, on host pointers, and, in a library built with CUDA,
- * _cuda, on device pointers and a stream (a cudaStream_t of the current device); the structs
- * themselves are always in host memory and free to go when the call returns.  Nothing is
- * allocated, nothing waits for the device, nothing is kept between calls: all are safe inside
- * CUDA graphs and from several threads.  Results do not depend on launch geometry: both
- * forms do the same operations, each rounded once, in the same order, and what _cpu and
- * _cuda give is equal bit for bit.  16-bit weights are the float32 ones rounded to nearest
- * even.
+ * Each has a plain reference, _cpu, on host pointers, and, in a library built with CUDA, _cuda, on device pointers and a stream (a
+ * cudaStream_t of the current device); the structs themselves are always in host memory and free to go when the call returns.
+ * Nothing is allocated, nothing waits for the device, nothing is kept between calls: all are safe inside CUDA graphs and from
+ * several threads.  Both forms do the same operations, each rounded once, in the same order, whatever the launch: what _cpu and
+ * _cuda give is equal bit for bit.  16-bit weights are the float32 ones rounded to nearest even.
  *
- * Limits: 3 <= E <= 512, 1 <= K <= 16, K <= E, T and B from 0 (nothing to do).  A pool is
- * chosen among at most 65,536 slots (B * K).  Returns an exf_fold_status: BAD_ARGUMENT for
- * what contradicts itself or this page, UNSUPPORTED for what is beyond the limits, DEVICE for
- * a launch that CUDA refused, FILE for a file of tables (exf_fold_status_text says so in words); on
- * any but EXF_FOLD_OK nothing was written.  An id outside [0, E), -1 say, is a slot without an expert: it counts for
- * nothing and stays as it is (decode), or ranks last and is never rescaled (prefill).
- * Weights and tables are taken to be finite; where they are not, weights that depend on them
- * are undefined, ids are the CPU's still (NaN ranks below every number), and no memory is
- * touched that would not have been.
+ * Limits: 3 <= E <= 512, 1 <= K <= 16, K <= E, T and B from 0 (nothing to do).  A pool is chosen among at most 65,536 slots, B K.
+ * Returns an exf_fold_status: BAD_ARGUMENT for what contradicts itself or this page, UNSUPPORTED for what is beyond the limits,
+ * DEVICE for a launch that CUDA refused, FILE for a file of tables (exf_fold_status_text says so in words); on any but EXF_FOLD_OK
+ * nothing was written.  An id outside [0, E), -1 say, is a slot without an expert: it counts for nothing and stays as it is
+ * (decode), or ranks last and is never rescaled (prefill).  Weights and tables are taken to be finite; where they are not, weights
+ * that depend on them are undefined, ids are the CPU's still (NaN ranks below every number), and no memory is touched that would
+ * not have been.
  *
- * Options begin with EXF_FOLD_..._INIT, which writes their defaults and, as `size`, which members
- * the caller knows; then max_loss and ridge are what they say, 0 too.  A struct of a later minor
- * version may be longer: the members that a library does not know must be 0, else it answers
- * UNSUPPORTED, so that an option is never ignored.  `reserved` members are 0 in the same way.
+ * Options begin with EXF_FOLD_..._INIT, which writes their defaults and, as `size`, which members the caller knows; then max_loss
+ * and ridge are what they say, 0 too.  A struct of a later minor version may be longer: the members that a library does not know
+ * must be 0, else it answers UNSUPPORTED, so that an option is never ignored.  `reserved` members are 0 in the same way.
  *
- * API 1.1 had no `size`: its structs began with `keep`, `pool` or `rule`, which are never negative,
- * as `size` is when it is read as an int.  A struct without it, compiled or written for 1.1, is read
- * as 1.1 read it: max_loss and ridge of 0 are the defaults there, EXF_FOLD_ZERO is 0 itself.
+ * API 1.1 had no `size`: its structs began with `keep`, `pool` or `rule`, which are never negative, as `size` is when it is read as
+ * an int.  A struct without it is read as 1.1 read it: max_loss and ridge of 0 are the defaults there, EXF_FOLD_ZERO is 0 itself.
  *
  *     exf_fold_routes r = {.ids = ids, .weights = weights, .rows = batch, .width = 8};
  *     exf_fold_tables t = {.coeff = S, .loss = L, .norms = h, .n_experts = 128};
  *     exf_fold_decode_options o = EXF_FOLD_DECODE_INIT;
  *     o.pool = 64;
- *     exf_fold_status s = exf_fold_decode_cuda(&r, &t, &o, stream);
- *     if (s != EXF_FOLD_OK) fprintf(stderr, "folding: %s\n", exf_fold_status_text(s));
+ *     if (exf_fold_decode_cuda(&r, &t, &o, stream) != EXF_FOLD_OK) ...
  *
  * examples/fold.c is a whole program; cc fold.c $(pkg-config --cflags --libs exfold-fold) */
 #ifndef EXFOLD_FOLD_H
@@ -151,8 +141,8 @@ typedef struct {
 /* ---- prefill -------------------------------------------------------------- */
 /* The number by which routes are ranked: w h, w, or h. */
 typedef enum { EXF_FOLD_BY_SCORE_NORM, EXF_FOLD_BY_SCORE, EXF_FOLD_BY_NORM } exf_fold_rank;
-/* Afterwards the kept weights are multiplied so that their sum, or the root of the sum of
- * their squares, is the original K weights' (left alone unless both are above 0). */
+/* Afterwards the kept weights are multiplied so that their sum, or the root of the sum of their squares, is the original K weights'
+ * (left alone unless both are above 0). */
 typedef enum { EXF_FOLD_RESCALE_NONE, EXF_FOLD_RESCALE_SUM, EXF_FOLD_RESCALE_L2 } exf_fold_rescale;
 
 typedef struct {
@@ -213,11 +203,10 @@ typedef struct {
 #define EXF_FOLD_BUDGET_INIT                                                                                                   \
     {EXF_FOLD_SIZED(exf_fold_budget_options), 0, 0, 0, 0, 0, EXF_FOLD_RIDGE, EXF_FOLD_BUDGET_TOKEN, 0, 0, {0}}
 
-/* out [T, N] of in's types, N from 1 to K: a token's routes by falling w rms (ties to the lower slot),
- * the first P of them kept and weighted jointly; the other slots are empty: id -1 and weight 0, which
- * kernels skip.  kept: int32 [T], P of each token, or NULL.  A slot without an expert is no route: P
- * is at most the number n of routes, and 0 where there is none (ids are then -1 whatever `repeat`, but in a row of padding that of
- * its first slot, if that is an expert's).
+/* out [T, N] of in's types, N from 1 to K: a token's routes by falling w rms (ties to the lower slot), the first P of them kept and
+ * weighted jointly; the other slots are empty: id -1 and weight 0, which kernels skip.  kept: int32 [T], P of each token, or NULL.
+ * A slot without an expert is no route: P is at most the number n of routes, and 0 where there is none (ids are then -1 whatever
+ * `repeat`, but in a row of padding that of its first slot, if that is an expert's).
  * One factorisation M = G + rho mean(diag G) I = L D L' of all n routes in that order gives both:
  *   predicted residuals  r_P = w_O' (M_OO - M_OB M_BB^-1 M_BO) w_O - rho mean(diag G) w_O' w_O
  *                            = sum over j >= P of  D_j (L'w)_j^2 - rho mean(diag G) w_j^2
@@ -236,10 +225,9 @@ exf_fold_status exf_fold_prefill_budget_cuda(const exf_fold_routes *in, const ex
 /* ---- decode ------------------------------------------------------------------ */
 /* An expert's importance in a batch: the sum over its slots of w h, of (w rms)^2, or of w. */
 typedef enum { EXF_FOLD_IMPORTANCE_NORM, EXF_FOLD_IMPORTANCE_ENERGY, EXF_FOLD_IMPORTANCE_SCORE } exf_fold_importance;
-/* The experts that compete for the pool, which matters where weights are 0 (weights being at least 0): those
- * routed to, of weight 0 too; all E, those not routed to with importance 0, so that a pool with places
- * left over takes them, and an expert routed to with weights of 0 alone may stand outside; or those with
- * a term above 0, while the others stay as they are. */
+/* The experts that compete for the pool, which matters where weights are 0 (weights being at least 0): those routed to, of weight 0
+ * too; all E, those not routed to with importance 0, so that a pool with places left over takes them, and an expert routed to with
+ * weights of 0 alone may stand outside; or those with a term above 0, while the others stay as they are. */
 typedef enum { EXF_FOLD_POOL_OF_ROUTED, EXF_FOLD_POOL_OF_ALL, EXF_FOLD_POOL_OF_POSITIVE } exf_fold_candidates;
 
 typedef struct {
@@ -260,36 +248,32 @@ typedef struct {
     {EXF_FOLD_SIZED(exf_fold_decode_options), EXF_FOLD_IMPORTANCE_NORM, EXF_FOLD_NO_LIMIT, 0, EXF_FOLD_RIDGE, 0,               \
      EXF_FOLD_POOL_OF_ROUTED, 0, 0, {0}}
 
-/* The rows are one decode batch.  Routed union: the distinct ids, of weight 0 too.  At most D
- * of them: nothing changes.  Else the pool is the D of largest importance, ties to the lower
- * id, and every slot outside it becomes (target, w S[s,target]): the pool member of least
- * loss, ties to the one of larger importance (then lower id); weight 0 without a target (the
- * id is then the pool's most important member; `fallback` keeps the weight).
- * Importance does not depend on the order of slots: each term, float32, is rounded (nearest,
- * ties to even) to a multiple of 2^-36 of the smallest power of two that is no less than the
- * batch's largest term in magnitude, and added as a 64-bit integer.
+/* The rows are one decode batch.  Routed union: the distinct ids, of weight 0 too.  At most D of them: nothing changes.  Else the
+ * pool is the D of largest importance, ties to the lower id, and every slot outside it becomes (target, w S[s,target]): the pool
+ * member of least loss, ties to the one of larger importance (then lower id); weight 0 without a target (the id is then the pool's
+ * most important member; `fallback` keeps the weight).
+ * Importance does not depend on the order of slots: each term, float32, is rounded (nearest, ties to even) to a multiple of 2^-36
+ * of the smallest power of two that is no less than the batch's largest term in magnitude, and added as a 64-bit integer.
  * With `members` every slot outside of them moves, however few experts the batch routes to; with no expert among them nothing does.
  * Uses coeff, loss, norms (rms with ENERGY, neither with SCORE or members). */
 exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_tables *t,
                                     const exf_fold_decode_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
                                      void *stream) EXF_FOLD_CHECKED;
-/* The same pool; a slot outside takes the member of largest |cosine|, that is of least
- * 1 - cosine^2 (the same ties).  With a row's new ids n, old ids i and weights w, kept weights
- * k (0 on remapped slots):
+/* The same pool; a slot outside takes the member of largest |cosine|, that is of least 1 - cosine^2 (the same ties).  With a row's
+ * new ids n, old ids i and weights w, kept weights k (0 on remapped slots):
  *   w~ = k + (G_nn + rho mean(diag G_nn) I)^-1 (G_ni w - G_nn k)
- * in double, slots in order, rho raised as in prefill (where that does not help a remapped slot weighs w S[i,n], or 0
- * without coeff; kept slots cancel in the right-hand side and are left out); rows without a
- * remapped slot stay as they are.
- * drop and max_loss are ignored, fallback and candidates are UNSUPPORTED unless 0.  Uses cosine, relative_norms or
- * rms, coeff as said (and norms with NORM, unless there are members). */
+ * in double, slots in order, rho raised as in prefill (where that does not help a remapped slot weighs w S[i,n], or 0 without
+ * coeff; kept slots cancel in the right-hand side and are left out); rows without a remapped slot stay as they are.
+ * drop and max_loss are ignored, fallback and candidates are UNSUPPORTED unless 0.  Uses cosine, relative_norms or rms, coeff as
+ * said (and norms with NORM, unless there are members). */
 exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_fold_tables *t,
                                           const exf_fold_decode_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
                                            void *stream) EXF_FOLD_CHECKED;
 
-/* id -> target_ids[id], weight *= target_scale[id]; int32 [E] and float32 [E], as in the
- * tables' pools.  Identity and 1 leave a slot bit for bit as it was.  Any number of slots. */
+/* id -> target_ids[id], weight *= target_scale[id]; int32 [E] and float32 [E], as in the tables' pools.  Identity and 1 leave a
+ * slot bit for bit as it was.  Any number of slots. */
 exf_fold_status exf_fold_decode_static_cpu(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale,
                                            int n_experts) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_static_cuda(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale,
@@ -413,10 +397,9 @@ typedef struct {
 
 /* Opens tables.safetensors, which exfold-export writes, or any .safetensors file with `coeff` and `loss` [L, E, E], and if it has
  * them `expert_norms`, `rms`, `relative_norms` [L, E] and `cosine` [L, E, E], all F32 and finite; the metadata `layer_numbers` are
- * the numbers.
- * *l is EXF_FOLD_LAYERS_INIT.  Arrays stay in the file, which is mapped: it must not be changed in place while it is open.  On
- * FILE (it cannot be read, or is no such file) *l stays so and why [why_bytes], which may be NULL, has a sentence that begins
- * with the path. */
+ * the numbers.  *l is EXF_FOLD_LAYERS_INIT.  Arrays stay in the file, which is mapped: it must not be changed in place while it is
+ * open.  On FILE (it cannot be read, or is no such file) *l stays so and why [why_bytes], which may be NULL, has a sentence that
+ * begins with the path. */
 exf_fold_status exf_fold_layers_load(exf_fold_layers *l, const char *path, char *why, size_t why_bytes) EXF_FOLD_CHECKED;
 /* The same from a file's bytes, at an address that 8 divides; they must stay until exf_fold_layers_free. */
 exf_fold_status exf_fold_layers_read(exf_fold_layers *l, const void *bytes, size_t n_bytes, char *why,

@@ -8,30 +8,20 @@ static void add_scaled(float *routed, const float *v, float by, int h)
     for (int i = 0; i < h; i++) routed[i] += by * v[i];
 }
 
-static void add_diagonal(float *routed, const float *d, const float *v, float w, int h)
-{
-    for (int i = 0; i < h; i++) routed[i] += w * (d[i] * v[i]);
-}
-
-/* Adds the low-rank term of a pair; m [R, H]: its C. */
-static void add_lowrank(float *routed, const exf_correction_tables *t, const float *m, const float *v, float w, int h)
-{
-    for (int k = 0; k < t->rank; k++) {
-        const float *q = t->basis + (size_t)k * (size_t)h;
-        double z = 0;
-        for (int i = 0; i < h; i++) z += (double)v[i] * (double)q[i];
-        add_scaled(routed, m + (size_t)k * (size_t)h, w * (float)z, h);
-    }
-}
-
 static void add_omitted(float *routed, const exf_correction_tables *t, const float *v, float w, size_t cell, int h)
 {
     int32_t pair = t->pair[cell];
     size_t row = (size_t)(pair - t->first) * (size_t)h;
     if (pair < 0 || t->scalar) add_scaled(routed, v, w * t->coeff[cell], h);
     if (pair < 0) return;
-    if (t->diagonal) add_diagonal(routed, t->diagonal + row, v, w, h);
-    if (t->rank) add_lowrank(routed, t, t->c + row * (size_t)t->rank, v, w, h);
+    const float *d = t->diagonal ? t->diagonal + row : NULL;
+    for (int i = 0; d && i < h; i++) routed[i] += w * (d[i] * v[i]);
+    for (int k = 0; k < t->rank; k++) { /* the pair's C is [R, H] */
+        const float *q = t->basis + (size_t)k * (size_t)h;
+        double z = 0;
+        for (int i = 0; i < h; i++) z += (double)v[i] * (double)q[i];
+        add_scaled(routed, t->c + row * (size_t)t->rank + (size_t)k * (size_t)h, w * (float)z, h);
+    }
 }
 
 static void correct_token(float *routed, const exf_correction_tables *t, const exf_correction_call *c, int token)

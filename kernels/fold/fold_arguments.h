@@ -78,41 +78,20 @@ static inline int exf_fold_apart(const void *a, size_t a_bytes, const void *b, s
     return i < j ? j - i >= a_bytes : i - j >= b_bytes;
 }
 
-static inline int exf_fold_no_overlap(const exf_fold_routes *in, const exf_fold_routes *out)
+/* Returns 1 if n bytes at p, which may be NULL, overlap neither the ids nor the weights of r. */
+static inline int exf_fold_apart_from(const exf_fold_routes *r, const void *p, size_t n)
 {
-    size_t id = in->id_type == EXF_FOLD_I32 ? 4 : 8, weight = in->weight_type == EXF_FOLD_F32 ? 4 : 2;
-    size_t n_in = (size_t)in->rows * (size_t)in->width, n_out = (size_t)out->rows * (size_t)out->width;
-    return exf_fold_apart(in->ids, n_in * id, out->ids, n_out * id) &&
-           exf_fold_apart(in->ids, n_in * id, out->weights, n_out * weight) &&
-           exf_fold_apart(in->weights, n_in * weight, out->ids, n_out * id) &&
-           exf_fold_apart(in->weights, n_in * weight, out->weights, n_out * weight);
-}
-
-/* Returns 1 if counts [rows] overlap neither routes, nor their norms. */
-static inline int exf_fold_count_apart(const exf_fold_routes *in, const exf_fold_routes *out, const int32_t *kept)
-{
-    const exf_fold_routes *both[] = {in, out};
-    size_t rows = (size_t)in->rows, id = in->id_type == EXF_FOLD_I32 ? 4 : 8, weight = in->weight_type == EXF_FOLD_F32 ? 4 : 2;
-    int apart = !in->norms || exf_fold_apart(kept, rows * sizeof *kept, in->norms, rows * (size_t)in->width * sizeof *in->norms);
-    for (int i = 0; i < 2; i++) {
-        size_t n = rows * (size_t)both[i]->width;
-        apart &= exf_fold_apart(kept, rows * sizeof *kept, both[i]->ids, n * id);
-        apart &= exf_fold_apart(kept, rows * sizeof *kept, both[i]->weights, n * weight);
-    }
-    return apart;
+    size_t slots = (size_t)r->rows * (size_t)r->width, id = r->id_type == EXF_FOLD_I32 ? 4 : 8;
+    size_t weight = r->weight_type == EXF_FOLD_F32 ? 4 : 2;
+    return !p || (exf_fold_apart(p, n, r->ids, slots * id) && exf_fold_apart(p, n, r->weights, slots * weight));
 }
 
 /* Returns 1 if what says which rows are padding, and what norms routes have, overlaps nothing of `written`. */
 static inline int exf_fold_read_apart(const exf_fold_routes *r, const exf_fold_routes *written)
 {
-    size_t id = written->id_type == EXF_FOLD_I32 ? 4 : 8, weight = written->weight_type == EXF_FOLD_F32 ? 4 : 2;
-    size_t rows = (size_t)r->rows, n = rows * (size_t)written->width, norms = rows * (size_t)r->width * sizeof *r->norms;
-    return (!r->count || (exf_fold_apart(r->count, sizeof *r->count, written->ids, n * id) &&
-                          exf_fold_apart(r->count, sizeof *r->count, written->weights, n * weight))) &&
-           (!r->mask || (exf_fold_apart(r->mask, rows, written->ids, n * id) &&
-                         exf_fold_apart(r->mask, rows, written->weights, n * weight))) &&
-           (!r->norms || (exf_fold_apart(r->norms, norms, written->ids, n * id) &&
-                          exf_fold_apart(r->norms, norms, written->weights, n * weight)));
+    size_t rows = (size_t)r->rows;
+    return exf_fold_apart_from(written, r->count, sizeof *r->count) && exf_fold_apart_from(written, r->mask, rows) &&
+           exf_fold_apart_from(written, r->norms, rows * (size_t)r->width * sizeof *r->norms);
 }
 
 /* Returns 1 if the output of a prefill fits its input: as many rows, of the same types, the same padding, nothing shared. */
@@ -120,7 +99,10 @@ static inline int exf_fold_fit(const exf_fold_routes *in, const exf_fold_routes 
 {
     if (out->rows != in->rows || out->id_type != in->id_type || out->weight_type != in->weight_type) return 0;
     if ((out->count && out->count != in->count) || (out->mask && out->mask != in->mask) || out->norms) return 0;
-    return in->rows == 0 || (exf_fold_no_overlap(in, out) && exf_fold_read_apart(in, out));
+    size_t slots = (size_t)in->rows * (size_t)in->width, id = in->id_type == EXF_FOLD_I32 ? 4 : 8;
+    size_t weight = in->weight_type == EXF_FOLD_F32 ? 4 : 2;
+    return in->rows == 0 || (exf_fold_apart_from(out, in->ids, slots * id) &&
+                             exf_fold_apart_from(out, in->weights, slots * weight) && exf_fold_read_apart(in, out));
 }
 
 /* Returns 1 if the tables or the number that a form uses are missing or wrong: the limit of pair forms, rho of joint ones, which
@@ -192,7 +174,11 @@ static inline exf_fold_status exf_fold_check_budget(exf_fold_budget_options *set
     o->penalty = wrong ? 0 : (float)penalty;
     wrong |= o->rule == EXF_FOLD_BUDGET_TOP_P && (!(o->share > 0) || !(o->share <= 1));
     wrong |= exf_fold_bad_numbers(t, 0, o->ridge, 1, in->norms != NULL) || (!t->rms && !in->norms);
-    return wrong || (kept && in->rows > 0 && !exf_fold_count_apart(in, out, kept)) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
+    if (wrong || !kept || in->rows == 0) return wrong ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
+    size_t counts = (size_t)in->rows * sizeof *kept, norms = (size_t)in->rows * (size_t)in->width * sizeof *in->norms;
+    wrong = !exf_fold_apart_from(in, kept, counts) || !exf_fold_apart_from(out, kept, counts);
+    wrong |= in->norms && !exf_fold_apart(kept, counts, in->norms, norms);
+    return wrong ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
 }
 
 static inline exf_fold_status exf_fold_check_decode(exf_fold_decode_options *settled, const exf_fold_routes *io,

@@ -83,12 +83,6 @@ int exf_fold_choose_pool(exf_fold_pool *p, const exf_fold_routes *io, const exf_
 
 /* ---- by pairs ------------------------------------------------------------------------------------ */
 
-/* The target of every expert's slots; target -1: they stay. */
-typedef struct {
-    int16_t target[EXF_FOLD_MAX_E];
-    float scale[EXF_FOLD_MAX_E];
-} moves;
-
 int exf_fold_pool_target(const exf_fold_pool *p, const float *loss, float max_loss)
 {
     int to = -1;
@@ -105,30 +99,25 @@ float exf_fold_move(int *target, const exf_fold_pool *p, int from, int to, const
     return none || o->drop ? 0.0f : t->coeff[(size_t)from * (size_t)t->n_experts + (size_t)*target];
 }
 
-static void find_moves(moves *m, const exf_fold_pool *p, const exf_fold_tables *t, const exf_fold_decode_options *o)
-{
-    for (int e = 0; e < t->n_experts; e++) m->target[e] = -1;
-    for (int i = p->n_pool; i < p->n_union; i++) {
-        int from = p->expert[i], target;
-        int to = exf_fold_pool_target(p, t->loss + (size_t)from * (size_t)t->n_experts, o->max_loss);
-        m->scale[from] = exf_fold_move(&target, p, from, to, t, o);
-        m->target[from] = (int16_t)target;
-    }
-}
-
 exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o)
 {
     exf_fold_decode_options settled;
     exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 0);
     exf_fold_pool pool;
-    moves m;
+    int target[EXF_FOLD_MAX_E]; /* of every expert's slots; -1: they stay */
+    float scale[EXF_FOLD_MAX_E];
     if (status != EXF_FOLD_OK || !exf_fold_choose_pool(&pool, io, t, &settled)) return status;
-    find_moves(&m, &pool, t, &settled);
+    for (int e = 0; e < t->n_experts; e++) target[e] = -1;
+    for (int i = pool.n_pool; i < pool.n_union; i++) {
+        int from = pool.expert[i];
+        int to = exf_fold_pool_target(&pool, t->loss + (size_t)from * (size_t)t->n_experts, settled.max_loss);
+        scale[from] = exf_fold_move(&target[from], &pool, from, to, t, &settled);
+    }
     for (int64_t i = 0, n = (int64_t)io->rows * io->width; i < n; i++) {
         int id = exf_fold_expert(io, i, t->n_experts);
-        if (id < 0 || m.target[id] < 0) continue;
-        exf_fold_set_id(io, i, m.target[id]);
-        exf_fold_set_weight(io, i, m.scale[id] == 0 ? 0.0f : exf_mulf(exf_fold_weight(io, i), m.scale[id]));
+        if (id < 0 || target[id] < 0) continue;
+        exf_fold_set_id(io, i, target[id]);
+        exf_fold_set_weight(io, i, scale[id] == 0 ? 0.0f : exf_mulf(exf_fold_weight(io, i), scale[id]));
     }
     return EXF_FOLD_OK;
 }
@@ -155,14 +144,6 @@ int exf_fold_pool_likest(const exf_fold_pool *p, const float *cosine)
     for (int j = 1; j < p->n_pool; j++)
         if (exf_fold_likeness(cosine[p->expert[j]]) > exf_fold_likeness(cosine[to])) to = p->expert[j];
     return to;
-}
-
-/* Finds target[e], the likest member of the pool; -1 inside the pool. */
-static void find_likest(int16_t *target, const exf_fold_pool *p, const exf_fold_tables *t)
-{
-    for (int i = 0; i < p->n_pool; i++) target[p->expert[i]] = -1;
-    for (int i = p->n_pool; i < p->n_union; i++)
-        target[p->expert[i]] = (int16_t)exf_fold_pool_likest(p, t->cosine + (size_t)p->expert[i] * (size_t)t->n_experts);
 }
 
 static void join_row(const exf_fold_routes *io, int64_t first, const int16_t *target, const exf_fold_tables *t, double rho)
@@ -210,7 +191,10 @@ exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_f
     exf_fold_pool pool;
     int16_t target[EXF_FOLD_MAX_E];
     if (status != EXF_FOLD_OK || !exf_fold_choose_pool(&pool, io, t, &settled)) return status;
-    find_likest(target, &pool, t);
+    for (int i = 0; i < pool.n_union; i++) { /* outside of the pool the likest member of it */
+        int e = pool.expert[i];
+        target[e] = i < pool.n_pool ? -1 : (int16_t)exf_fold_pool_likest(&pool, t->cosine + (size_t)e * (size_t)t->n_experts);
+    }
     exf_fold_join_rows(io, target, t, settled.ridge);
     return EXF_FOLD_OK;
 }

@@ -180,17 +180,6 @@ static exf_fold_status explain_budget(exf_fold_explained *slots, const exf_fold_
 
 /* ---- decode ------------------------------------------------------------------------------- */
 
-/* Fills an expert's place in the pool's order; returns 1 if its slots move. */
-static int find_place(exf_fold_explained *x, const exf_fold_pool *p, const exf_fold_decode_options *o)
-{
-    for (int i = 0; i < p->n_union; i++) {
-        if (p->expert[i] != x->expert) continue;
-        x->place = i < p->n_pool || !o->members ? i : -1;
-        return i >= p->n_pool;
-    }
-    return 0; /* no candidate: it stays */
-}
-
 static void explain_moved(exf_fold_explained *x, const exf_fold_pool *p, const exf_fold_tables *t, const exf_fold_decode_options *o)
 {
     const float *loss = t->loss + (size_t)x->expert * (size_t)t->n_experts;
@@ -248,7 +237,11 @@ static exf_fold_status explain_decode(exf_fold_explained *slots, const exf_fold_
         exf_fold_explained *x = &slots[k];
         if (x->expert < 0) continue;
         if (!o.members) x->ranked_by = exf_fold_term_of(io, (int64_t)row * io->width + k, x->expert, t, o.importance);
-        moves[k] = constrained && find_place(x, &pool, &o);
+        int at = 0;
+        while (constrained && at < pool.n_union && pool.expert[at] != x->expert) at++;
+        int has_place = constrained && at < pool.n_union; /* else it is no candidate and stays */
+        if (has_place && (at < pool.n_pool || !o.members)) x->place = at;
+        moves[k] = has_place && at >= pool.n_pool;
         moved += moves[k];
         if (moves[k] && !joint) explain_moved(x, &pool, t, &o);
     }

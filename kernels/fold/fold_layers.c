@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -135,23 +134,19 @@ static int shown(text t)
 
 /* ---- one array ------------------------------------------------------------------------------ */
 
-/* Returns the bits of an element; 0: a type that this reader does not know. */
-static int bits_of(const char *type)
+/* Returns the bytes that an array's type and shape say, of a type that this reader does not know those that it has; -1: more than
+ * 2^63 - 1. */
+static int64_t bytes_of(const exf_fold_array *a)
 {
     static const struct {
         const char *type;
-        int bits;
-    } known[] = {{"BOOL", 8}, {"U8", 8},   {"I8", 8},   {"U16", 16}, {"I16", 16}, {"F16", 16}, {"BF16", 16},
-                 {"U32", 32}, {"I32", 32}, {"F32", 32}, {"U64", 64}, {"I64", 64}, {"F64", 64}};
+        int bytes;
+    } known[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"U16", 2}, {"I16", 2}, {"F16", 2}, {"BF16", 2},
+                 {"U32", 4},  {"I32", 4}, {"F32", 4}, {"U64", 8}, {"I64", 8}, {"F64", 8}};
+    int64_t n = 0;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(known[i].type, type)) return known[i].bits;
-    return 0;
-}
-
-/* Returns the bytes of an array of a known type; -1: more than 2^63 - 1. */
-static int64_t bytes_of(const exf_fold_array *a)
-{
-    int64_t n = bits_of(a->type) / 8;
+        if (!strcmp(known[i].type, a->type)) n = known[i].bytes;
+    if (n == 0) return (int64_t)a->bytes;
     for (int i = 0; i < a->n_dims; i++)
         if (a->shape[i] == 0) return 0;
     for (int i = 0; i < a->n_dims; i++) {
@@ -161,22 +156,12 @@ static int64_t bytes_of(const exf_fold_array *a)
     return n;
 }
 
-static int read_type(reader *r, entry *e)
-{
-    text type;
-    if (!read_text(r, &type)) return 0;
-    if (type.n >= sizeof e->array.type)
-        return fail(r, "array \"%.*s\" has a dtype of %zu letters", shown(e->name), e->name.at, type.n);
-    memcpy(e->array.type, type.at, type.n);
-    return 1;
-}
-
 /* Reads {"dtype", "shape", "data_offsets"}, each once, in any order; the data are n_data bytes. */
 static int read_entry(reader *r, entry *e, const char *data, int64_t n_data)
 {
     int64_t range[2] = {0, 0};
     int seen = 0, n;
-    text key;
+    text key, type;
     if (!want(r, '{')) return 0;
     do {
         if (!read_text(r, &key) || !want(r, ':')) return 0;
@@ -185,7 +170,12 @@ static int read_entry(reader *r, entry *e, const char *data, int64_t n_data)
             return fail(r, "array \"%.*s\" has the key \"%.*s\" twice or beyond the format", shown(e->name), e->name.at, shown(key),
                         key.at);
         seen |= bit;
-        if (bit == 1 && !read_type(r, e)) return 0;
+        if (bit == 1) {
+            if (!read_text(r, &type)) return 0;
+            if (type.n >= sizeof e->array.type)
+                return fail(r, "array \"%.*s\" has a dtype of %zu letters", shown(e->name), e->name.at, type.n);
+            memcpy(e->array.type, type.at, type.n);
+        }
         if (bit == 2 && !read_wholes(r, e->array.shape, MOST_DIMS, &e->array.n_dims)) return 0;
         if (bit == 4 && (!read_wholes(r, range, 2, &n) || n != 2)) return fail(r, "data_offsets are not two numbers");
     } while (take(r, ','));
@@ -196,22 +186,9 @@ static int read_entry(reader *r, entry *e, const char *data, int64_t n_data)
                     (long long)range[1], (long long)n_data);
     e->array.data = data + range[0];
     e->array.bytes = (size_t)(range[1] - range[0]);
-    if (bits_of(e->array.type) && bytes_of(&e->array) != range[1] - range[0])
+    if (bytes_of(&e->array) != range[1] - range[0])
         return fail(r, "array \"%.*s\" has %lld bytes, which are not those of its dtype and shape", shown(e->name), e->name.at,
                     (long long)(range[1] - range[0]));
-    return 1;
-}
-
-static int add_entry(reader *r, table_file *f, const entry *e)
-{
-    if (f->n == f->room) {
-        size_t room = f->room ? 2 * f->room : 64;
-        entry *more = realloc(f->entries, room * sizeof *more);
-        if (!more) return fail(r, "there is no memory for %zu arrays", room);
-        f->entries = more;
-        f->room = room;
-    }
-    f->entries[f->n++] = *e;
     return 1;
 }
 
@@ -245,12 +222,18 @@ static int read_header(reader *r, table_file *f, text *numbers, const char *data
         if (is(e.name, "__metadata__")) {
             if (metadata++) return fail(r, "__metadata__ is there twice");
             if (!read_metadata(r, numbers)) return 0;
-        } else if (!read_entry(r, &e, data, n_data) || !add_entry(r, f, &e)) {
-            return 0;
+        } else {
+            if (!read_entry(r, &e, data, n_data)) return 0;
+            if (f->n == f->room) {
+                f->room = f->room ? 2 * f->room : 64;
+                entry *more = realloc(f->entries, f->room * sizeof *more);
+                if (!more) return fail(r, "there is no memory for %zu arrays", f->room);
+                f->entries = more;
+            }
+            f->entries[f->n++] = e;
         }
-        if (take(r, ',')) continue;
-        if (!want(r, '}')) return 0;
-        any = 0;
+        any = take(r, ',');
+        if (!any && !want(r, '}')) return 0;
     }
     skip_space(r);
     if (r->at != r->end) return fail(r, "the header goes on after its object");
@@ -270,17 +253,15 @@ static const exf_fold_array *find(const table_file *f, const char *name)
     return e ? &e->array : NULL;
 }
 
-/* Finds a table of float32 numbers that are all finite: [L, E, E], or [L, E] if `vector`; *table NULL where an optional one is
+/* Finds a table of float32 numbers that are all finite: [L, E, E], or [L, E] if `vector`; *table stays where an optional one is
  * not there. */
 static int find_table(reader *r, const float **table, const table_file *f, const exf_fold_layers *l, const char *name, int vector,
                       int optional)
 {
     const exf_fold_array *a = find(f, name);
-    *table = NULL;
     if (!a) return optional || fail(r, "there is no array \"%s\"", name);
-    int fits = !strcmp(a->type, "F32") && a->n_dims == 3 - vector && a->shape[0] == l->n_layers && a->shape[1] == l->n_experts &&
-               (vector || a->shape[2] == l->n_experts);
-    if (!fits)
+    if (strcmp(a->type, "F32") != 0 || a->n_dims != 3 - vector || a->shape[0] != l->n_layers || a->shape[1] != l->n_experts ||
+        (!vector && a->shape[2] != l->n_experts))
         return fail(r, "array \"%s\" is not F32 [%d, %d%s]", name, l->n_layers, l->n_experts, vector ? "" : ", the same");
     if ((uintptr_t)a->data % sizeof(float)) return fail(r, "array \"%s\" lies at an address that 4 does not divide", name);
     const float *v = a->data;
@@ -295,10 +276,9 @@ static int read_numbers(reader *r, table_file *f, const exf_fold_layers *l, text
 {
     reader list = {.at = numbers.at, .end = numbers.at + numbers.n};
     int64_t *v = malloc((size_t)l->n_layers * sizeof *v);
-    int n = 0, good;
+    int n = 0;
     f->numbers = malloc((size_t)l->n_layers * sizeof *f->numbers);
-    good = v && f->numbers;
-    if (!good) fail(r, "there is no memory for %d layers", l->n_layers);
+    int good = (v && f->numbers) || fail(r, "there is no memory for %d layers", l->n_layers);
     if (good && (!read_wholes(&list, v, l->n_layers, &n) || n != l->n_layers || list.at != list.end))
         good = fail(r, "layer_numbers is not a list of the %d numbers of the layers", l->n_layers);
     for (int i = 0; good && i < n; i++) {
@@ -344,24 +324,15 @@ static int read_bytes(reader *r, exf_fold_layers *l, table_file *f, const unsign
 
 /* ---- opening and closing ------------------------------------------------------------------------ */
 
-/* Empties the struct but for the caller's size of it, beyond which nothing is written. */
-static void empty(exf_fold_layers *l)
-{
-    const exf_fold_layers none = EXF_FOLD_LAYERS_INIT;
-    uint32_t size = l->size;
-    *l = none;
-    l->size = size;
-}
-
 /* Copies a caller's struct of any size to ours. */
 static exf_fold_status read_layers(exf_fold_layers *ours, const exf_fold_layers *l)
 {
-    int sized, first, unknown;
+    int sized, first;
     if (!l) return EXF_FOLD_BAD_ARGUMENT;
     exf_fold_status status = exf_fold_read_options(ours, sizeof *ours, l, &sized, &first);
     if (status != EXF_FOLD_OK) return status;
     if (!sized || (l->size & ~EXF_FOLD_SIZE_BIT) < sizeof *l) return EXF_FOLD_BAD_ARGUMENT;
-    unknown = ours->reserved_int != 0;
+    int unknown = ours->reserved_int != 0;
     for (size_t i = 0; i < sizeof ours->reserved / sizeof *ours->reserved; i++) unknown |= ours->reserved[i] != NULL;
     return unknown ? EXF_FOLD_UNSUPPORTED : EXF_FOLD_OK;
 }
@@ -374,11 +345,11 @@ static exf_fold_status check_empty(const exf_fold_layers *l)
     return status == EXF_FOLD_OK && ours.file ? EXF_FOLD_BAD_ARGUMENT : status;
 }
 
-/* Reads the bytes, which `mapped` says to unmap afterwards. */
+/* Reads the bytes, which `mapped` says to unmap afterwards.  *l keeps the caller's size of it, beyond which nothing is written. */
 static exf_fold_status open_bytes(exf_fold_layers *l, const void *bytes, size_t n, void *mapped, reader *r)
 {
     table_file *f = calloc(1, sizeof *f);
-    empty(l);
+    *l = (exf_fold_layers){.size = l->size};
     if (!f) {
         if (mapped) munmap(mapped, n);
         fail(r, "there is no memory");
@@ -401,32 +372,9 @@ exf_fold_status exf_fold_layers_read(exf_fold_layers *l, const void *bytes, size
     return open_bytes(l, bytes, n_bytes, NULL, &r);
 }
 
-/* Maps the file's bytes; NULL and a reason where that is not possible. */
-static void *map_file(reader *r, const char *path, size_t *n)
-{
-    struct stat s;
-    void *bytes = NULL;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0 || fstat(file, &s)) {
-        fail(r, "%s", strerror(errno));
-    } else if (!S_ISREG(s.st_mode) || s.st_size < 8) {
-        fail(r, "this is no file of 8 bytes or more");
-    } else {
-        *n = (size_t)s.st_size;
-        bytes = mmap(NULL, *n, PROT_READ, MAP_PRIVATE, file, 0);
-        if (bytes == MAP_FAILED) {
-            fail(r, "it cannot be mapped: %s", strerror(errno));
-            bytes = NULL;
-        }
-    }
-    if (file >= 0) close(file);
-    return bytes;
-}
-
 exf_fold_status exf_fold_layers_load(exf_fold_layers *l, const char *path, char *why, size_t why_bytes)
 {
     reader r = {.why = why, .why_bytes = why_bytes};
-    size_t n;
     exf_fold_status status = check_empty(l);
     if (status != EXF_FOLD_OK) return status;
     if (!path) return EXF_FOLD_BAD_ARGUMENT;
@@ -436,9 +384,22 @@ exf_fold_status exf_fold_layers_load(exf_fold_layers *l, const char *path, char 
         r.why += used;
         r.why_bytes -= used;
     }
-    empty(l);
-    void *bytes = map_file(&r, path, &n);
-    status = bytes ? open_bytes(l, bytes, n, bytes, &r) : EXF_FOLD_FILE;
+    *l = (exf_fold_layers){.size = l->size};
+    status = EXF_FOLD_FILE;
+    struct stat s;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0 || fstat(file, &s)) {
+        fail(&r, "%s", strerror(errno));
+    } else if (!S_ISREG(s.st_mode) || s.st_size < 8) {
+        fail(&r, "this is no file of 8 bytes or more");
+    } else {
+        void *bytes = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+        if (bytes == MAP_FAILED)
+            fail(&r, "it cannot be mapped: %s", strerror(errno));
+        else
+            status = open_bytes(l, bytes, (size_t)s.st_size, bytes, &r);
+    }
+    if (file >= 0) close(file);
     if (status == EXF_FOLD_OK && why && why_bytes) why[0] = '\0';
     return status;
 }
@@ -453,7 +414,7 @@ void exf_fold_layers_free(exf_fold_layers *l)
         free(f->numbers);
         free(f);
     }
-    empty(l);
+    *l = (exf_fold_layers){.size = l->size};
 }
 
 /* ---- one layer ---------------------------------------------------------------------------------- */

@@ -153,23 +153,10 @@ int exf_fold_choose_by_share(const double *sum, int n, float share, int least, i
     return p;
 }
 
-/* w[0..p-1] += L_BB'^-1 L_OB' w_O */
-static void join_omitted(float *w, int p, const exf_fold_ranked *r, const exf_fold_factors *f)
-{
-    double x[EXF_FOLD_MAX_K];
-    for (int j = 0; j < p; j++) {
-        x[j] = 0;
-        for (int i = p; i < r->n; i++) x[j] += f->a[i][j] * (double)r->w[i];
-    }
-    for (int k = p - 1; k >= 0; k--)
-        for (int i = 0; i < k; i++) x[i] -= f->a[k][i] * x[k];
-    for (int i = 0; i < p; i++) w[i] = (float)((double)r->w[i] + x[i]);
-}
-
 /* Chooses P and weighs the kept routes into w; returns P. */
 static int weigh_kept(float *w, const exf_fold_ranked *r, const exf_fold_tables *t, const exf_fold_budget_options *o)
 {
-    double by[EXF_FOLD_MAX_K + 1];
+    double by[EXF_FOLD_MAX_K + 1], x[EXF_FOLD_MAX_K] = {0};
     exf_fold_factors f;
     int factored = factor_row(&f, r, t, o->ridge), p;
     if (o->rule == EXF_FOLD_BUDGET_TOKEN) {
@@ -180,10 +167,15 @@ static int weigh_kept(float *w, const exf_fold_ranked *r, const exf_fold_tables 
         p = exf_fold_choose_by_share(by, r->n, o->share, o->least, o->most);
     }
     memcpy(w, r->w, (size_t)r->n * sizeof *w);
-    if (factored && p < r->n)
-        join_omitted(w, p, r, &f);
-    else
+    if (!factored || p == r->n) {
         fold_to_likest(w, r, p, t);
+        return p;
+    }
+    for (int j = 0; j < p; j++) /* w_B += L_BB'^-1 L_OB' w_O */
+        for (int i = p; i < r->n; i++) x[j] += f.a[i][j] * (double)r->w[i];
+    for (int k = p - 1; k >= 0; k--)
+        for (int i = 0; i < k; i++) x[i] -= f.a[k][i] * x[k];
+    for (int i = 0; i < p; i++) w[i] = (float)((double)r->w[i] + x[i]);
     return p;
 }
 

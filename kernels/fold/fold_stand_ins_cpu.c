@@ -29,34 +29,17 @@ static int choose_pool(pool_set *set, const exf_fold_routes *io, const int32_t *
     return 1;
 }
 
-static void read_slots(row_slots *r, const pool_set *set, const exf_fold_routes *io, int64_t first, int n_experts)
-{
-    r->n = 0;
-    for (int k = 0; k < io->width; k++) {
-        int e = exf_fold_expert(io, first + k, n_experts);
-        if (e < 0) continue;
-        r->slot[r->n] = k;
-        r->old[r->n] = e;
-        r->id[r->n++] = set->inside[e] ? e : -1;
-    }
-}
-
-static int holds(const row_slots *r, int e)
-{
-    for (int i = 0; i < r->n; i++)
-        if (r->id[i] == e) return 1;
-    return 0;
-}
-
 /* Returns the pool's member of largest score that the row does not hold; -1: none is left. */
 static int next_best(const row_slots *r, const pool_set *set, const exf_fold_scores *s, int64_t first, int n_experts)
 {
     uint32_t most = 0;
     int best = -1;
     for (int e = 0; e < n_experts; e++) {
+        int held = 0;
         if (!set->inside[e]) continue;
         uint32_t key = exf_fold_score_key(exf_fold_real_at(s->choice, s->type, first + e));
-        if (key <= most || holds(r, e)) continue;
+        for (int i = 0; key > most && i < r->n; i++) held |= r->id[i] == e;
+        if (key <= most || held) continue;
         most = key;
         best = e;
     }
@@ -151,8 +134,14 @@ exf_fold_status exf_fold_decode_stand_ins_cpu(const exf_fold_routes *io, const e
     for (int row = 0; row < io->rows; row++) {
         int64_t first = (int64_t)row * io->width, first_score = (int64_t)row * t->n_experts;
         int order[EXF_FOLD_MAX_K];
-        row_slots r;
-        read_slots(&r, &set, io, first, t->n_experts);
+        row_slots r = {.n = 0};
+        for (int k = 0; k < io->width; k++) {
+            int e = exf_fold_expert(io, first + k, t->n_experts);
+            if (e < 0) continue;
+            r.slot[r.n] = k;
+            r.old[r.n] = e;
+            r.id[r.n++] = set.inside[e] ? e : -1;
+        }
         int moved = order_moved(order, &r, s, first_score);
         if (moved == 0) continue;
         for (int i = 0; i < moved; i++) r.id[order[i]] = next_best(&r, &set, s, first_score, t->n_experts);
