@@ -89,6 +89,7 @@ const exf_backend exf_backend_cpu = {
     .scale = exf_scale_cpu,
     .soft_cap = exf_soft_cap_cpu,
     .gather_rows = exf_gather_rows_cpu,
+    .switch_weights = exf_switch_weights_cpu,
     .first_not_finite = first_not_finite,
     .rope = exf_rope_apply_cpu,
     .attention_workspace = exf_attention_workspace_cpu,
@@ -111,7 +112,6 @@ const exf_backend exf_backend_cpu = {
     .router = exf_router_cpu,
     .experts_workspace = exf_experts_workspace_cpu,
     .experts = exf_experts_cpu,
-    .switch_weights = exf_switch_weights_cpu,
     .moe_sum = exf_moe_sum_cpu,
     .reuse_outputs = exf_reuse_outputs_cpu,
 };

@@ -177,6 +177,7 @@ static const exf_backend table = {
     .scale = exf_scale_cuda,
     .soft_cap = exf_soft_cap_cuda,
     .gather_rows = exf_gather_rows_cuda,
+    .switch_weights = exf_switch_weights_cuda,
     .first_not_finite = exf_first_not_finite_cuda,
     .rope = exf_rope_apply_cuda,
     .attention_workspace = exf_attention_workspace_cuda,
@@ -199,7 +200,6 @@ static const exf_backend table = {
     .router = exf_router_cuda,
     .experts_workspace = exf_experts_workspace_cuda,
     .experts = exf_experts_cuda,
-    .switch_weights = exf_switch_weights_cuda,
     .moe_sum = exf_moe_sum_cuda,
     .reuse_outputs = exf_reuse_outputs_cuda,
 };
