@@ -130,10 +130,9 @@ FORGE       := $(BUILD)/tests/cli/forge
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 
 # ---- how the tests run -----------------------------------------------------
-# A slow machine is no failure; a sanitizer's exit status is none of our own (err.h).
-export CK_DEFAULT_TIMEOUT ?= 120
 # Tests share the processors: threads that wait for work sleep at once.
 export OMP_WAIT_POLICY ?= passive
+# A sanitizer's exit status is none of our own (err.h).
 export ASAN_OPTIONS  ?= exitcode=99
 export LSAN_OPTIONS  ?= exitcode=99:suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS ?= exitcode=99:print_stacktrace=1

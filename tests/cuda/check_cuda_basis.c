@@ -130,7 +130,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, it_is_the_hosts, 0, COUNT(shapes));
     tcase_add_test(t, the_mean_is_taken_away_where_it_is_to_be);

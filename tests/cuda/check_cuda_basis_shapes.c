@@ -288,7 +288,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&space_cases, "subspaces", space_boundaries, COUNT(space_boundaries), space_dimensions, SPACE_DIMENSIONS,
                     space_is_valid);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, moments_are_the_plain_ones, 0, cases.n_shapes);
     tcase_add_loop_test(t, subspaces_are_the_leading_ones, 0, space_cases.n_shapes);

@@ -347,7 +347,6 @@ END_TEST
 static void add_cases(Suite *s, const char *name, void (*open)(void))
 {
     TCase *t = exf_case(s, name);
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open, close_pair);
     tcase_add_loop_test(t, compressed_shapes, 0, cases.n_shapes);
     tcase_add_loop_test(t, whole_heads, 0, whole.n_shapes);

@@ -332,7 +332,6 @@ void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
     pairwise_shapes(&cases, "corrections", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
-    tcase_set_timeout(t, 120);
     tcase_add_unchecked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, integers_are_exact, 0, cases.n_shapes);
     tcase_add_loop_test(t, reals_are_near, 0, cases.n_shapes);

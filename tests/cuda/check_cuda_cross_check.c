@@ -85,7 +85,6 @@ void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
     pairwise_shapes(&cases, "cross-check", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, sums_of_every_shape_pass, 0, cases.n_shapes);
     tcase_add_loop_test(t, a_flipped_bit_is_refused, 0, cases.n_shapes);

@@ -187,7 +187,6 @@ void exf_suite(Suite *s)
                     pool_is_valid);
     pairwise_shapes(&cases, "indexer", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, pools, 0, pool_cases.n_shapes);
     tcase_add_loop_test(t, choices, 0, cases.n_shapes);

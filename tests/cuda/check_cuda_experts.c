@@ -307,7 +307,6 @@ END_TEST
 static void add_cases(Suite *s, const char *name, void (*open)(void))
 {
     TCase *t = exf_case(s, name);
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open, close_device);
     tcase_add_loop_test(t, outputs_are_near_those_in_double, 0, CASES);
     tcase_add_loop_test(t, a_token_does_not_feel_its_neighbours, 0, CASES);

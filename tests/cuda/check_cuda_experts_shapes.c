@@ -354,8 +354,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&mma, "experts, mma", of_mma, COUNT(of_mma), in_eights, DIMENSIONS, is_small_in_eights);
     pairwise_shapes(&any, "experts, any GPU", of_any, COUNT(of_any), in_ones, DIMENSIONS, is_small_in_ones);
     pairwise_shapes(&buckets, "experts, buckets", of_buckets, COUNT(of_buckets), sorted, SORTED, NULL);
-    tcase_set_timeout(auto_cases, 120);
-    tcase_set_timeout(mma_cases, 120);
     tcase_add_unchecked_fixture(auto_cases, open_device_bf16, close_device);
     tcase_add_unchecked_fixture(mma_cases, open_device_bf16_mma, close_device);
     tcase_add_loop_test(auto_cases, products_on_hopper, 0, hopper.n_shapes);

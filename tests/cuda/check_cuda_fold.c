@@ -665,8 +665,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&cases, "folds", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&many_cases, "folds of many rows", many_boundaries, COUNT(many_boundaries), many_dimensions, DIMENSIONS,
                     is_valid);
-    tcase_set_timeout(every, 120);
-    tcase_set_timeout(large_ones, 120);
     tcase_add_unchecked_fixture(every, open_device, close_device);
     tcase_add_unchecked_fixture(large_ones, open_device, close_device);
     tcase_add_unchecked_fixture(odd_ones, open_device, close_device);

@@ -269,7 +269,6 @@ void exf_suite(Suite *s)
 {
     pairwise_shapes(&cases, "common input", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, exact_where_products_are, 0, cases.n_shapes);
     tcase_add_loop_test(t, reals_are_within_the_bound, 0, cases.n_shapes);

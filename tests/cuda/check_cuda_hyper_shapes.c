@@ -245,7 +245,6 @@ void exf_suite(Suite *s)
 {
     pairwise_shapes(&cases, "hyper-connections", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, opening_is_near, 0, cases.n_shapes);
     tcase_add_loop_test(t, closing_is_exact, 0, cases.n_shapes);

@@ -372,7 +372,6 @@ void exf_suite(Suite *s)
 {
     pairwise_shapes(&cases, "layer sums", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, exact_where_products_are, 0, cases.n_shapes);
     tcase_add_loop_test(t, empty_slots_add_nothing, 0, cases.n_shapes);

@@ -459,8 +459,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&products, "products", product_boundaries, COUNT(product_boundaries), product_dimensions, PRODUCT_DIMENSIONS,
                     is_product);
     TCase *t = exf_case(s, "f32"), *rounded = exf_case(s, "bf16");
-    tcase_set_timeout(t, 120);
-    tcase_set_timeout(rounded, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, stored_weights_are_decoded_as_on_the_cpu, 0, cases.n_shapes);
     tcase_add_loop_test(t, a_last_element_that_is_not_finite_is_noticed, 0, cases.n_shapes);

@@ -143,7 +143,6 @@ void exf_suite(Suite *s)
 {
     pairwise_shapes(&cases, "staging", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, NULL);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_test(t, a_queue_follows_another);
     tcase_add_test(t, memory_is_counted);
     tcase_add_loop_test(t, staging_memory_is_whole, 0, cases.n_shapes);

@@ -168,7 +168,6 @@ void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
     pairwise_shapes(&cases, "norm head", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
-    tcase_set_timeout(t, 120);
     tcase_add_unchecked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, norms_are_those_of_the_head, 0, cases.n_shapes);
 }

@@ -392,7 +392,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&logit_cases, "slot logits", logit_boundaries, COUNT(logit_boundaries), logit_dimensions, LOGIT_DIMENSIONS,
                     logits_are_valid);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, sums_are_the_plain_ones, 0, cases.n_shapes);
     tcase_add_loop_test(t, a_number_out_of_range_names_its_token, 0, 3);

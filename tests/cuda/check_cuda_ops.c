@@ -53,7 +53,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, products_are_exact_on_integers, 0, COUNT(products));
     tcase_add_loop_test(t, products_side_by_side_are_exact, 0, COUNT(products));

@@ -93,7 +93,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "quantized");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_bf16, close_device);
     saved_find_in(root);
     tcase_add_loop_test(t, every_matrix_is_the_cpus, 0, saved_n);

@@ -386,7 +386,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&rules, "delta rule", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&layers, "convolution and rule", l_boundaries, COUNT(l_boundaries), l_dimensions, L_DIMENSIONS, is_layer);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, convolution_is_near, 0, convolutions.n_shapes);
     tcase_add_loop_test(t, gates_and_norms_are_near, 0, gates.n_shapes);

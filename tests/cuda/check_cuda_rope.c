@@ -199,7 +199,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&fused, "norm and rotation in quads", fused_boundaries, COUNT(fused_boundaries), fused_dimensions,
                     FUSED_DIMENSIONS, fused_is_valid);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, a_norm_and_a_rotation_are_those_of_two_kernels, 0, cases.n_shapes);
     tcase_add_loop_test(t, so_are_they_in_quads, 0, fused.n_shapes);

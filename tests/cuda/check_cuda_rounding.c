@@ -122,7 +122,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_bf16, close_device);
     tcase_add_test(t, what_is_beyond_bfloat16_is_noticed);
     tcase_add_loop_test(t, products_round_what_they_multiply, 0, COUNT(products));

@@ -179,7 +179,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&cases, "experts counted", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
     pairwise_shapes(&slot_cases, "slots counted", slot_boundaries, COUNT(slot_boundaries), slot_dimensions, SLOT_DIMENSIONS, NULL);
     pairwise_shapes(&copies, "small copies", copy_boundaries, COUNT(copy_boundaries), copy_dimensions, COPY_DIMENSIONS, NULL);
-    tcase_set_timeout(t, 120);
     tcase_add_unchecked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, experts_are_counted, 0, cases.n_shapes);
     tcase_add_loop_test(t, slots_are_counted, 0, slot_cases.n_shapes);

@@ -105,7 +105,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, a_device_folds_as_the_host, 0, DEVICE_FOLD_TEXTS);
     tcase_add_loop_test(t, a_device_folds_by_predicted_norms, 0, TEXTS);
     tcase_add_loop_test(t, many_steps_are_those_of_the_host, 0, 2);

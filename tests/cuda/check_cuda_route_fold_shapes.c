@@ -405,7 +405,6 @@ void exf_suite(Suite *s)
                     PREFILL_DIMENSIONS, prefill_is_valid);
     pairwise_shapes(&steps, "steps of a run", step_boundaries, COUNT(step_boundaries), step_dimensions, STEP_DIMENSIONS,
                     steps_are_valid);
-    tcase_set_timeout(t, 120);
     tcase_add_unchecked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, prefill_rows_are_those_of_the_cpu, 0, prefills.n_shapes);
     tcase_add_loop_test(t, steps_are_those_of_the_cpu, 0, steps.n_shapes);

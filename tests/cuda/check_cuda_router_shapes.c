@@ -137,7 +137,6 @@ void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
     pairwise_shapes(&cases, "router", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, is_valid);
-    tcase_set_timeout(t, 120);
     tcase_add_unchecked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, routes_are_the_same, 0, cases.n_shapes);
     tcase_add_test(t, experts_that_do_not_exist_come_last);

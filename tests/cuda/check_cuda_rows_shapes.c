@@ -429,7 +429,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&embeddings, "embed", embed_boundaries, COUNT(embed_boundaries), embed_dimensions, EMBED_DIMENSIONS, NULL);
     pairwise_shapes(&watches, "watch", watch_boundaries, COUNT(watch_boundaries), watch_dimensions, WATCH_DIMENSIONS, NULL);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_both, close_pair);
     tcase_add_loop_test(t, rows_are_moved_and_added_exactly, 0, cases.n_shapes);
     tcase_add_loop_test(t, norms_and_gates_are_near, 0, cases.n_shapes);

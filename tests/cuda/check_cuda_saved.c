@@ -13,7 +13,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "saved");
-    tcase_set_timeout(t, 120);
     saved_find();
     tcase_add_loop_test(t, perplexity_is_that_of_transformers, 0, saved_n);
 }

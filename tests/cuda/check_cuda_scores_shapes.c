@@ -238,7 +238,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&output_cases, "errors of outputs", output_boundaries, COUNT(output_boundaries), output_dimensions,
                     OUTPUT_DIMENSIONS, outputs_are_valid);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, rows_are_scored_as_on_the_cpu, 0, cases.n_shapes);
     tcase_add_loop_test(t, errors_of_outputs_are_the_plain_ones, 0, output_cases.n_shapes);

@@ -134,7 +134,6 @@ void exf_suite(Suite *s)
 {
     pairwise_shapes(&cases, "sums of ranks", boundaries, COUNT(boundaries), dimensions, DIMENSIONS, NULL);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, sums_of_gpus_add_as_on_the_host, 0, cases.n_shapes);
     tcase_add_test(t, the_smallest_that_wraps_is_noted);

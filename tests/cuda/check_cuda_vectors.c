@@ -328,7 +328,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, cuts_change_no_bit, 0, 8);
     tcase_add_loop_test(t, cuts_change_no_bit_of_lowrank_sums, 0, 8);

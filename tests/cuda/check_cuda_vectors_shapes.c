@@ -316,7 +316,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&rank_cases, "low-rank sums", rank_boundaries, COUNT(rank_boundaries), rank_dimensions, RANK_DIMENSIONS,
                     rank_is_valid);
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, diagonal_sums_are_the_plain_ones, 0, cases.n_shapes);
     tcase_add_loop_test(t, lowrank_sums_are_the_plain_ones, 0, rank_cases.n_shapes);

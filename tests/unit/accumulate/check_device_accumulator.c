@@ -121,6 +121,5 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_pass_on_a_gpu_gives_the_same_sums, 0, 12);
 }

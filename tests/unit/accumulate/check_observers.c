@@ -355,7 +355,6 @@ void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
     int n = golden_n_families();
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, sweeps_show_the_same_again, 0, n);
     tcase_add_loop_test(t, sweeps_of_one_lane_leave_the_others_alone, 0, n);
     tcase_add_loop_test(t, common_tokens_are_evenly_spaced, 0, n);

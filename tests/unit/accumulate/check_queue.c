@@ -331,7 +331,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "layers that wait");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, layers_that_wait_give_the_same_file);
     tcase_add_test(t, the_pass_is_two_layers_ahead);
     tcase_add_test(t, sets_are_counted);
@@ -339,7 +338,6 @@ void exf_suite(Suite *s)
     tcase_add_test(t, a_layer_that_cannot_be_written_is_reported);
     tcase_add_test(t, layers_that_wait_are_dropped_with_the_run);
     t = exf_case(s, "records");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, records_are_written_from_the_first_point_on);
     tcase_add_test(t, slow_layers_are_recorded_as_they_are_written);
     tcase_add_test(t, other_records_are_written_at_once);

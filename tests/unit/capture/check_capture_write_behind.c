@@ -130,7 +130,6 @@ void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, blocks_of_all_callers_arrive);
     tcase_add_test(t, a_failed_block_is_told);
     tcase_add_test(t, a_block_that_is_too_large_is_refused);

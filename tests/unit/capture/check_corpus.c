@@ -313,7 +313,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_test(t, rows_are_cut_and_accounted);
     tcase_add_test(t, unpinned_sources_are_listed);
     tcase_add_test(t, every_integer_dtype_gives_the_same_ids);

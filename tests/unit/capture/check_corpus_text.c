@@ -298,7 +298,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120); /* long lines under valgrind */
     tcase_add_test(t, documents_are_cut_and_never_joined);
     tcase_add_loop_test(t, a_token_before_every_document, 0, 3);
     tcase_add_loop_test(t, a_document_has_the_token_before_it_once, 0, 3);

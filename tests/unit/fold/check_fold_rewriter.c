@@ -348,7 +348,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, variants_agree_with_the_formulas, 0, TEXTS);
     tcase_add_loop_test(t, odd_rows_agree_with_the_formulas, 0, TEXTS);
     tcase_add_test(t, no_variant_was_passed_over);

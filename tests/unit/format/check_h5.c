@@ -731,7 +731,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "reading back");
-    tcase_set_timeout(t, 120);
     tcase_add_test(t, every_dtype_and_shape_reads_back);
     tcase_add_test(t, attributes_read_back);
     tcase_add_test(t, listing_is_by_name);
@@ -744,7 +743,6 @@ void exf_suite(Suite *s)
     tcase_add_test(t, a_later_run_goes_on);
     tcase_add_test(t, rows_of_a_stopped_run_are_compared);
     t = exf_case(s, "equal bytes");
-    tcase_set_timeout(t, 120);
     tcase_add_test(t, equal_writes_give_equal_bytes);
     tcase_add_test(t, digest_sees_the_payload_and_nothing_else);
     tcase_add_test(t, digest_is_as_specified);

@@ -423,7 +423,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "failing");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, NULL, speak);
     tcase_add_test(t, giving_up_leaves_nothing);
     tcase_add_test(t, a_full_disk_is_reported_and_leaves_nothing);

@@ -296,7 +296,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120); /* under valgrind */
     tcase_add_test(t, a_header_of_a_wrong_length);
     tcase_add_test(t, names_out_of_bounds);
     tcase_add_test(t, shapes_and_spans_that_disagree);

@@ -287,7 +287,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120); /* under valgrind */
     tcase_add_test(t, what_is_written_is_read);
     tcase_add_test(t, the_layout_is_the_reference_writers);
     tcase_add_test(t, equal_inputs_give_equal_bytes);

@@ -358,7 +358,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, block_and_flow_style_become_one_tree);
     tcase_add_test(t, nodes_know_their_lines);
     tcase_add_test(t, json_and_lone_scalars_and_markers_are_read);

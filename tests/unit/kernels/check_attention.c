@@ -401,7 +401,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, attends_like_the_formula, 0, N_LENGTHS * N_SHAPES);
     tcase_add_loop_test(t, windows_and_sinks_are_those_of_the_formula, 0, N_LENGTHS * N_SHAPES);
     tcase_add_loop_test(t, chosen_tokens_are_those_of_the_formula, 0, N_LENGTHS * N_SHAPES);

@@ -276,7 +276,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, entries_match_naive, 0, sizeof pools / sizeof *pools);
     tcase_add_test(t, choices_are_the_best);
     tcase_add_test(t, choices_survive_ties_and_overflow);

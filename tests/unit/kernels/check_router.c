@@ -42,53 +42,6 @@ static void expect(const exf_router_rules *r, const float *logits, const int32_t
 /* e^logits = 1, 2, 3, 4: softmax 0.1, 0.2, 0.3, 0.4. */
 static const float tenths[] = {0, 0.69314718f, 1.09861229f, 1.38629436f};
 
-START_TEST(softmax_is_over_all_experts)
-{
-    exf_router_rules r = rules_for(4, 2, EXF_ROUTER_SOFTMAX);
-    expect(&r, tenths, IDS{3, 2}, WEIGHTS{0.4, 0.3});
-    r.renormalise = 1;
-    expect(&r, tenths, IDS{3, 2}, WEIGHTS{4 / 7.0, 3 / 7.0});
-    r.scaling = 2.5;
-    expect(&r, tenths, IDS{3, 2}, WEIGHTS{10 / 7.0, 7.5 / 7.0});
-    r.epsilon = 0.3;
-    expect(&r, tenths, IDS{3, 2}, WEIGHTS{1.0, 0.75});
-    r.renormalise = 0; /* epsilon belongs to it; scaling stays */
-    expect(&r, tenths, IDS{3, 2}, WEIGHTS{1.0, 0.75});
-}
-END_TEST
-
-START_TEST(the_other_scores)
-{
-    const float z[] = {0, -1.5f, 2, 100, -50};
-    exf_router_rules r = rules_for(5, 5, EXF_ROUTER_SIGMOID);
-    expect(&r, z, IDS{3, 2, 0, 1, 4}, WEIGHTS{1, 1 / (1 + exp(-2)), 0.5, 1 / (1 + exp(1.5)), exp(-50)});
-    r.score = EXF_ROUTER_SQRT_SOFTPLUS;
-    expect(&r, z, IDS{3, 2, 0, 1, 4}, WEIGHTS{10, sqrt(log(1 + exp(2))), sqrt(log(2)), sqrt(log(1 + exp(-1.5))), exp(-25)});
-}
-END_TEST
-
-START_TEST(ties_go_to_the_lower_number)
-{
-    const float z[] = {1, 3, 1, 3, 1, 3};
-    double p = exp(2) / (3 * exp(2) + 3), q = 1 / (3 * exp(2) + 3);
-    exf_router_rules r = rules_for(6, 5, EXF_ROUTER_SOFTMAX);
-    expect(&r, z, IDS{1, 3, 5, 0, 2}, WEIGHTS{p, p, p, q, q});
-}
-END_TEST
-
-START_TEST(a_bias_chooses_but_does_not_weigh)
-{
-    const float z[] = {0, 1, 2, 3}, bias[] = {5, 0, 0, -5}; /* choices: 0 then 2; by weight: 2 then 0 */
-    exf_router_rules r = rules_for(4, 2, EXF_ROUTER_SIGMOID);
-    double high = naive_sigmoid(2), low = naive_sigmoid(0);
-    r.bias = bias;
-    expect(&r, z, IDS{2, 0}, WEIGHTS{high, low});
-    r.renormalise = 1;
-    expect(&r, z, IDS{2, 0}, WEIGHTS{high / (high + low), low / (high + low)});
-}
-END_TEST
-
-/* Groups of two: {.9 .1} {.6 .55} {.5 .5}, as sigmoids. */
 /* The factor of an expert is on its weight, after the sum, and weights fall with it. */
 START_TEST(a_factor_of_an_expert_weighs_but_does_not_choose)
 {
@@ -97,36 +50,6 @@ START_TEST(a_factor_of_an_expert_weighs_but_does_not_choose)
     r.renormalise = 1;
     r.expert_scale = factor;
     expect(&r, tenths, IDS{2, 3}, WEIGHTS{6 / 7.0, 2 / 7.0});
-}
-END_TEST
-
-START_TEST(groups_by_their_best_or_their_two_best)
-{
-    const float z[] = {2.1972246f, -2.1972246f, 0.4054651f, 0.2006707f, 0, 0};
-    exf_router_rules r = rules_for(6, 2, EXF_ROUTER_SIGMOID);
-    r.n_groups = 3;
-    r.top_groups = 1;
-    expect(&r, z, IDS{0, 1}, WEIGHTS{0.9, 0.1});
-    r.group_top2 = 1;
-    expect(&r, z, IDS{2, 3}, WEIGHTS{0.6, 0.55});
-    r.top_groups = 2; /* groups 1 (1.15) and then 0 or 2 (both 1): the lower; best is 0.9 */
-    expect(&r, z, IDS{0, 2}, WEIGHTS{0.9, 0.6});
-}
-END_TEST
-
-/* A group that is not kept loses to every choice of one that is, below 0 too: a negative bias makes such. */
-START_TEST(masked_choices_lose_to_negative_ones)
-{
-    const float z[] = {3, 0, 1, 1}, bias[] = {0, -2, 0, 0}, all[] = {-2, -3, -3, -2.5f};
-    exf_router_rules r = rules_for(4, 2, EXF_ROUTER_SIGMOID);
-    r.bias = bias;
-    r.n_groups = 2;
-    r.top_groups = 1;
-    expect(&r, z, IDS{0, 1}, WEIGHTS{naive_sigmoid(3), naive_sigmoid(0)});
-    r.bias = all; /* choices -1.05 -2.5 -2.27 -1.77 */
-    expect(&r, z, IDS{0, 1}, WEIGHTS{naive_sigmoid(3), naive_sigmoid(0)});
-    r.group_top2 = 1; /* -3.55 and -4.04 */
-    expect(&r, z, IDS{0, 1}, WEIGHTS{naive_sigmoid(3), naive_sigmoid(0)});
 }
 END_TEST
 
@@ -148,18 +71,6 @@ START_TEST(missing_experts_are_never_chosen)
     expect(&r, z, IDS{2, 5}, w);
     r.bias = (const float[]){none, none, 0, 0, none, none}; /* fewer groups have experts than are kept */
     expect(&r, (const float[]){none, none, 2, 1, none, none}, IDS{2, 3}, w);
-}
-END_TEST
-
-START_TEST(a_table_chooses_by_token)
-{
-    const float z[] = {0, 1, 2, 3}, table[] = {0, 1, 1, 2, /* token 2: */ 0, 3};
-    exf_router_rules r = rules_for(4, 2, EXF_ROUTER_SIGMOID);
-    r.table = table;
-    expect(&r, z, IDS{3, 0}, WEIGHTS{naive_sigmoid(3), 0.5});
-    r.renormalise = 1;
-    r.scaling = 3;
-    expect(&r, z, IDS{3, 0}, WEIGHTS{3 * naive_sigmoid(3) / (0.5 + naive_sigmoid(3)), 1.5 / (0.5 + naive_sigmoid(3))});
 }
 END_TEST
 
@@ -306,7 +217,7 @@ static void draw_rules(draw *d, uint64_t round)
     d->rules = rules_for(e, k, (exf_router_score)below(3, round, 2));
     exf_router_rules *r = &d->rules;
     r->renormalise = below(2, round, 3);
-    r->epsilon = below(2, round, 4) ? 1e-20 : 0;
+    r->epsilon = below(2, round, 4) ? 0.25 : 0;
     r->scaling = below(2, round, 5) ? 2.5 : 1;
     r->bias = below(2, round, 6) ? d->bias : NULL;
     r->table = below(8, round, 7) == 0 ? d->table : NULL;
@@ -357,15 +268,8 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_add_test(t, softmax_is_over_all_experts);
-    tcase_add_test(t, the_other_scores);
-    tcase_add_test(t, ties_go_to_the_lower_number);
-    tcase_add_test(t, a_bias_chooses_but_does_not_weigh);
     tcase_add_test(t, a_factor_of_an_expert_weighs_but_does_not_choose);
-    tcase_add_test(t, groups_by_their_best_or_their_two_best);
-    tcase_add_test(t, masked_choices_lose_to_negative_ones);
     tcase_add_test(t, missing_experts_are_never_chosen);
-    tcase_add_test(t, a_table_chooses_by_token);
     tcase_add_test(t, a_table_names_an_expert_twice);
     tcase_add_test(t, vanishing_scores_do_not_divide_by_zero);
     tcase_add_loop_test(t, not_a_number_stays_in_range, 0, 6);

@@ -203,6 +203,5 @@ void exf_suite(Suite *s)
     tcase_add_test(t, a_shard_is_known_by_its_whole_name);
     tcase_add_test(t, an_index_is_a_map_of_names);
     tcase_add_checked_fixture(r, start_empty, NULL);
-    tcase_set_timeout(r, 60);
     tcase_add_test(r, long_tensors_are_read_whole);
 }

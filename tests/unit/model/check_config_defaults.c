@@ -144,7 +144,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *tc = exf_case(s, "all");
-    tcase_set_timeout(tc, 60);
     tcase_add_test(tc, whole_configs_mean_what_transformers_makes_of_them);
     tcase_add_test(tc, a_key_that_is_absent_or_null_is_what_transformers_takes_it_for);
 }

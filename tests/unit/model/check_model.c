@@ -183,23 +183,6 @@ END_TEST
 
 /* ---- tensors that do not fit --------------------------------------------------------------- */
 
-START_TEST(missing_tensors_are_named)
-{
-    static const char *const names[] = {"model.embed_tokens.weight", "model.layers.1.mlp.gate.weight",
-                                        "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.experts.2.down_proj.weight"};
-    static const char *const shapes[] = {"[6, 4]", "[3, 4]", "[5, 4]", "[4, 3]"};
-    for (int i = 0; i < 4; i++) {
-        char want[160];
-        small_model s = small_new(1);
-        small_drop(&s, names[i]);
-        small_write(&s, 0);
-        snprintf(want, sizeof want, "config.json: tensor \"%s\" %s is missing from the checkpoint", names[i], shapes[i]);
-        refused(EXF_MODEL, want);
-        small_free(&s);
-    }
-}
-END_TEST
-
 static void shape_refused(const char *name, int rank, int64_t rows, int64_t columns, const char *part)
 {
     small_model s = small_new(1);
@@ -213,29 +196,12 @@ static void shape_refused(const char *name, int rank, int64_t rows, int64_t colu
     small_free(&s);
 }
 
-START_TEST(shapes_are_those_of_the_config)
+/* Tensors of another rank; check_model_refusals.c has those of other lengths, of other types, and the missing. */
+START_TEST(ranks_are_those_of_the_config)
 {
-    shape_refused("model.layers.1.mlp.experts.1.up_proj.weight", 2, 4, 3,
-                  "\"model.layers.1.mlp.experts.1.up_proj.weight\" is [4, 3], ");
-    ck_assert_msg(strstr(e.msg, "says [3, 4]") != NULL, "%s", e.msg);
-    shape_refused("model.layers.0.self_attn.o_proj.weight", 2, 8, 4, "is [8, 4]");
     shape_refused("model.norm.weight", 2, 4, 1, "is [4, 1]");
     shape_refused("model.layers.1.mlp.gate.weight", 1, 12, 0, "is [12]");
-    shape_refused("model.embed_tokens.weight", 2, 5, 4, "is [5, 4]");
-}
-END_TEST
-
-START_TEST(only_float_weights_are_read)
-{
-    static const exf_dtype bad[] = {EXF_DT_I32, EXF_DT_U16, EXF_DT_I16};
-    for (int k = 0; k < 3; k++) {
-        small_model s = small_new(1);
-        s.dtype[small_find(&s, "model.layers.1.mlp.gate.weight")] = bad[k];
-        small_write(&s, 0);
-        refused(EXF_MODEL, "\"model.layers.1.mlp.gate.weight\" is ");
-        ck_assert_msg(strstr(e.msg, exf_dtype_name(bad[k])) && strstr(e.msg, "expected BF16, F16 or F32"), "%s", e.msg);
-        small_free(&s);
-    }
+    ck_assert_msg(strstr(e.msg, "says [3, 4]") != NULL, "%s", e.msg);
 }
 END_TEST
 
@@ -345,24 +311,6 @@ START_TEST(the_config_is_named_by_its_sha256)
 }
 END_TEST
 
-/* ---- a real layout ------------------------------------------------------------------------------- */
-
-START_TEST(a_sharded_model_opens)
-{
-    exf_model *m = NULL;
-    uint64_t bytes = 0;
-    ck_ok(exf_model_open(&m, "tests/golden/qwen3_moe", &e), e);
-    ck_assert_uint_eq(exf_checkpoint_files(m->checkpoint), 3);
-    ck_assert_uint_eq(exf_checkpoint_count(m->checkpoint), 3 + 3 * (9 + 3 * 16));
-    ck_assert(m->arch.n_layers == 3 && m->arch.n_moe_layers == 3 && m->arch.n_experts == 16 && m->arch.top_k == 4 &&
-              m->arch.d_ffn == 0);
-    ck_assert(m->arch.rope[EXF_ROPE_MAIN].theta == 1e6 && m->arch.router.renormalise && !m->arch.tied_embeddings);
-    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) bytes += exf_checkpoint_at(m->checkpoint, i)->tensor->nbytes;
-    ck_assert_uint_eq(exf_model_bytes(m), bytes);
-    exf_model_close(m);
-}
-END_TEST
-
 /* Routers of a config alone: MiniMax-M2's releases store them in float32, Mixtral's in bfloat16. */
 START_TEST(routers_are_planned_as_releases_store_them)
 {
@@ -384,7 +332,6 @@ void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, tensors_are_read_by_role_in_every_format);
     tcase_add_test(t, roles_occur_where_the_config_says);
     tcase_add_test(t, a_tied_head_is_the_embedding);
@@ -392,14 +339,11 @@ void exf_suite(Suite *s)
     tcase_add_test(t, stored_frequencies_are_passed_over);
     tcase_add_test(t, layouts_are_not_mixed);
     tcase_add_test(t, bytes_are_those_of_the_tensors);
-    tcase_add_test(t, missing_tensors_are_named);
-    tcase_add_test(t, shapes_are_those_of_the_config);
-    tcase_add_test(t, only_float_weights_are_read);
+    tcase_add_test(t, ranks_are_those_of_the_config);
     tcase_add_test(t, tensors_beyond_the_config_are_refused);
     tcase_add_test(t, packed_tensors_need_a_config);
     tcase_add_test(t, weights_that_are_no_numbers_are_refused);
     tcase_add_test(t, a_config_must_be_one_of_ours);
     tcase_add_test(t, the_config_is_named_by_its_sha256);
-    tcase_add_test(t, a_sharded_model_opens);
     tcase_add_test(t, routers_are_planned_as_releases_store_them);
 }

@@ -254,7 +254,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, one_fault_is_enough, 0, N_GOLDENS);
     tcase_add_test(t, prefixes_are_read_or_named);
 }

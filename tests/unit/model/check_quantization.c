@@ -26,6 +26,7 @@ static exf_code read_config(const char *inside, exf_quantization *q, exf_err *e)
 }
 
 #define CT "\"quant_method\": \"compressed-tensors\", "
+#define BESIDE(member) "}, " member ", \"other\": {" /* a member of the config beside quantization_config */
 #define GROUP(weights) CT "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {" weights "}}}"
 #define INT4(more) "\"num_bits\": 4, \"type\": \"int\", \"symmetric\": true, " more
 #define FLOAT(bits, more) "\"num_bits\": " #bits ", \"type\": \"float\", \"symmetric\": true, " more
@@ -68,6 +69,11 @@ START_TEST(schemes_that_are_read)
         {"\"quant_method\": \"gptq\", \"bits\": 4, \"desc_act\": false, \"sym\": true",
          {.formats = EXF_FORMAT_INT4, .group_cols = 128, .zeros = 1, .zero_add = 1, .zeros_are_8 = 1,
           .order = EXF_ORDER_SEQUENCE}},
+        {"\"quant_method\": \"fp8\", \"modules_to_not_convert\": [\"lm_head\"]",
+         {.fp8 = 1, .fp4 = 1, .block_rows = 128, .block_cols = 128}},
+        {"\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", \"activation_scheme\": \"static\", \"scale_fmt\": \"ue8m0\", "
+         "\"weight_block_size\": [64, 32]" BESIDE("\"expert_dtype\": \"fp4\""),
+         {.fp8 = 1, .fp4 = 1, .fp4_experts = 1, .byte_scales = 1, .e8m0_scales = 1, .block_rows = 64, .block_cols = 32}},
         {"\"quant_method\": \"mxfp4\", \"modules_to_not_convert\": [\"lm_head\"]", {.formats = EXF_FORMAT_MXFP4}},
         {"\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"gptq_v2\"",
          {.formats = EXF_FORMAT_INT4, .group_cols = 128, .zeros = 1, .order = EXF_ORDER_STORED}},
@@ -77,6 +83,7 @@ START_TEST(schemes_that_are_read)
         exf_quantization q, want = c[i].is;
         ck_ok(read_config(c[i].config, &q, &e), e);
         want.quantizer = q.quantizer;
+        want.exempt = q.exempt;
         ck_assert_msg(memcmp(&q, &want, sizeof q) == 0, "%s", c[i].config);
     }
 }
@@ -114,11 +121,17 @@ START_TEST(schemes_that_are_refused_by_name)
         {"\"quant_method\": \"bitsandbytes\"", "packed by bitsandbytes, which is not read; calibrate on the release"},
         {"\"quant_method\": \"auto-round\"", "packed by AutoRound"},
         {"\"quant_method\": \"new\"", "\"new\"; supported are"},
+        {"\"bits\": 4", "is \"missing\"; supported are \"fp8\""},
+        {"\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"", "fmt\" is \"e5m2\""},
+        {"\"quant_method\": \"fp8\", \"weight_block_size\": [128]", "weight_block_size"},
+        {"\"quant_method\": \"fp8\", \"weight_block_size\": [128, 0]", "weight_block_size"},
+        {"\"quant_method\": \"fp8\", \"weight_block_size\": 128", "weight_block_size"},
+        {"\"quant_method\": \"fp8\"" BESIDE("\"expert_dtype\": \"int4\""), "\"expert_dtype\" is \"int4\""},
     };
     exf_err e = {.msg = ""};
     exf_quantization q;
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        ck_fails(read_config(c[i][0], &q, &e), EXF_MODEL, e, "config.json: \"quantization_config");
+        ck_fails(read_config(c[i][0], &q, &e), EXF_MODEL, e, "config.json: \"");
         ck_assert_msg(strstr(e.msg, c[i][1]) != NULL, "%s: %s", c[i][1], e.msg);
     }
 }

@@ -253,7 +253,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, layouts_give_the_same_bits, 0, 4);
     tcase_add_test(t, text_only_checkpoints_are_read);
     tcase_add_test(t, layer_types_follow_the_interval);

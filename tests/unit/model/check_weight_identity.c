@@ -430,7 +430,6 @@ void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
     tcase_add_checked_fixture(t, start_empty, NULL);
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, every_weight_counts);
     tcase_add_test(t, formats_count);
     tcase_add_test(t, parts_have_names);

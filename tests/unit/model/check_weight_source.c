@@ -329,62 +329,6 @@ END_TEST
 
 /* ---- quantization_config ------------------------------------------------------------ */
 
-static exf_code quantization_of(const char *json, exf_quantization *q, exf_err *e)
-{
-    exf_json *j;
-    ck_ok(exf_json_parse(&j, json, strlen(json), "config.json", e), *e);
-    exf_config c = {j, "config.json"};
-    exf_code rc = exf_quantization_read(&c, q, e);
-    exf_json_free(j);
-    return rc;
-}
-
-START_TEST(reads_the_config)
-{
-    exf_err e;
-    exf_quantization q;
-    ck_ok(quantization_of("{}", &q, &e), e);
-    ck_assert_int_eq(q.fp8, 0);
-    ck_ok(quantization_of("{\"quantization_config\": null}", &q, &e), e);
-    ck_assert_int_eq(q.fp4, 0);
-    ck_ok(quantization_of("{\"quantization_config\": {\"quant_method\": \"fp8\", \"modules_to_not_convert\": [\"lm_head\"]}}", &q,
-                          &e),
-          e);
-    ck_assert(q.fp8 && q.block_rows == 128 && q.block_cols == 128 && !q.e8m0_scales && !q.fp4_experts);
-    ck_ok(quantization_of("{\"expert_dtype\": \"fp4\", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", "
-                          "\"activation_scheme\": \"static\", \"scale_fmt\": \"ue8m0\", \"weight_block_size\": [64, 32]}}",
-                          &q, &e),
-          e);
-    ck_assert(q.fp8 && q.fp4 && q.block_rows == 64 && q.block_cols == 32 && q.e8m0_scales && q.fp4_experts);
-}
-END_TEST
-
-START_TEST(refuses_other_configs)
-{
-    static const struct { const char *config, *says[2];
-    } c[] = {
-        {"{\"quantization_config\": {\"quant_method\": \"quark\", \"bits\": 4}}",
-         {"config.json: \"quantization_config.quant_method\" is \"quark\"", "calibrate on the release"}},
-        {"{\"quantization_config\": {\"bits\": 4}}", {"is \"missing\"", "supported are \"fp8\""}},
-        {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}}", {"fmt\" is \"e5m2\"", "e4m3"}},
-        {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}}",
-         {"weight_block_size", "two integers"}},
-        {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 0]}}",
-         {"weight_block_size", "two integers"}},
-        {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": 128}}",
-         {"weight_block_size", "two integers"}},
-        {"{\"expert_dtype\": \"int4\", \"quantization_config\": {\"quant_method\": \"fp8\"}}",
-         {"\"expert_dtype\" is \"int4\"", "fp4"}},
-    };
-    exf_err e = {.msg = ""};
-    exf_quantization q;
-    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        ck_fails(quantization_of(c[i].config, &q, &e), EXF_MODEL, e, c[i].says[0]);
-        ck_assert_msg(strstr(e.msg, c[i].says[1]) != NULL, "%s", e.msg);
-    }
-}
-END_TEST
-
 START_TEST(finds_the_first_that_is_not_finite)
 {
     for (size_t i = 0; i < 10000; i++) got[i] = i % 2 ? 3.4e38f : -1e-40f;
@@ -467,8 +411,6 @@ void exf_suite(Suite *s)
     tcase_add_loop_test(t, refuses_what_does_not_fit, 0, N_REFUSALS);
     tcase_add_test(t, refuses_quantised_stacks_and_odd_fp4);
     tcase_add_test(t, refuses_what_is_no_number);
-    tcase_add_test(t, reads_the_config);
-    tcase_add_test(t, refuses_other_configs);
     tcase_add_test(t, finds_the_first_that_is_not_finite);
     tcase_add_test(t, tells_what_bfloat16_holds);
     tcase_add_test(t, coded_values_are_bfloat16);

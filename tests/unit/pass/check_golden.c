@@ -157,7 +157,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, forward_matches_the_reference, 0, golden_n_families());
     tcase_add_loop_test(t, bits_depend_on_nothing_but_the_sequence, 0, golden_n_families());
     tcase_add_loop_test(t, prefixes_of_any_length_agree, 0, golden_n_families());

@@ -365,7 +365,6 @@ void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
     int n = golden_n_families();
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, lanes_without_rewriters_are_one, 0, n);
     tcase_add_loop_test(t, a_lane_is_what_it_is_alone, 0, n);
     tcase_add_loop_test(t, nothing_rewritten_probes_to_the_original, 0, n);

@@ -296,7 +296,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, mixer_matches_naive, 0, 3);
     tcase_add_loop_test(t, longer_sequences_never_take_less, 0, 3);
 }

@@ -337,7 +337,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, attention_is_the_formula, 0, 8 * N_LENGTHS);
     tcase_add_loop_test(t, whole_rows_are_normed, 0, 2 * N_LENGTHS);
     tcase_add_loop_test(t, windows_and_sinks_are_the_layers, 0, 4 * N_LENGTHS);

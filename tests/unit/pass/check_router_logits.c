@@ -217,7 +217,6 @@ void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
     int n = golden_n_families();
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, routes_come_from_the_logits, 0, n);
     tcase_add_loop_test(t, routes_come_from_the_logits_on_a_device, 0, n);
     tcase_add_loop_test(t, one_lane_has_its_own, 0, n);

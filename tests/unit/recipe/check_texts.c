@@ -72,7 +72,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_test(t, many_names_are_compared_at_once);
     tcase_add_test(t, a_directory_is_mostly_text);
 }

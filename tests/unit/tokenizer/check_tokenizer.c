@@ -337,7 +337,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, golden_texts, 0, SHAPES);
     tcase_add_loop_test(t, a_megabyte_of_one_character, 0, SHAPES);
     tcase_add_test(t, one_tokenizer_serves_many_threads);

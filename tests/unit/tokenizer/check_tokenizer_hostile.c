@@ -285,7 +285,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_test(t, words_that_collide_unkeyed);
     tcase_add_test(t, pairs_that_collide_unkeyed);
     tcase_add_test(t, an_added_token_of_200000_letters);

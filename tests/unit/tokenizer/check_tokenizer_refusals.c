@@ -260,7 +260,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, refusals_name_what_is_wrong, 0, (int)(sizeof refusal / sizeof refusal[0]));
     tcase_add_test(t, patterns_that_two_engines_read_differently);
     tcase_add_test(t, files_that_are_no_tokenizers);

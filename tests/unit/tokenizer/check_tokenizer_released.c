@@ -172,7 +172,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, texts_as_the_libraries, 0, SHAPES);
     tcase_add_loop_test(t, long_texts_of_one_kind, 0, 3);
     tcase_add_test(t, bytes_and_unknown_characters);

@@ -170,7 +170,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, texts_of_younger_characters, 0, SHAPES);
     tcase_add_test(t, every_code_point_has_its_category);
     tcase_add_test(t, digits_are_of_a_younger_unicode);

@@ -234,7 +234,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_process_reads_whole_tensors, 0, golden_n_families());
     tcase_add_loop_test(t, ranks_read_together_what_one_reads, 0, golden_n_families());
     tcase_add_test(t, a_pass_that_goes_on_reads_its_own_layers);

@@ -205,7 +205,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "ring");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, members_load_what_one_loads_and_read_it_once, 0, golden_n_families());
     tcase_add_test(t, other_plans_are_not_shared);
     tcase_add_test(t, other_files_are_not_shared);

@@ -110,7 +110,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "slices");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_tall_matrix_comes_in_slices, 0, 4);
     tcase_add_loop_test(t, a_file_cut_within_a_piece_ends_the_load, 0, 4);
 }
