@@ -11,6 +11,7 @@
 #ifndef EXF_BASE_ERR_H
 #define EXF_BASE_ERR_H
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -81,6 +82,9 @@ void exf_err_prefix(exf_err *err, const char *fmt, ...) EXF_PRINTF(2, 3);
 /* Which characters of a foreign text a terminal may have.  Refused is what terminals and readers of logs obey: control characters,
  * marks that turn the writing's direction, separators of lines, and bytes that are no UTF-8. */
 
+/* Sets *point to the character at s, of which `left` bytes may be read, up to the first that does not go on with it.  Returns its
+ * bytes, 0 if it is no UTF-8: a surrogate, an overlong form, or beyond U+10FFFF. */
+size_t exf_utf8_decode(const char *s, size_t left, uint32_t *point);
 /* Bytes of the character at s (not its end), or 0 if it is refused. */
 size_t exf_printable_bytes(const char *s);
 /* Puts "?" in place of each byte that is refused. */

@@ -26,18 +26,6 @@ struct exf_file {
 
 /* ---- opening ---------------------------------------------------------- */
 
-/* A clone without git-lfs has small text files in place of the large ones; any reader
- * would find them corrupt and not say why. */
-static exf_code refuse_pointer(const exf_file *f, exf_err *err)
-{
-    static const char version[] = "version https://git-lfs.github.com/spec/";
-    enum { LARGEST_POINTER = 1023 };
-    char start[sizeof version - 1];
-    if (f->size < sizeof start || f->size > LARGEST_POINTER) return EXF_OK;
-    if (pread(f->fd, start, sizeof start, 0) != (ssize_t)sizeof start || memcmp(start, version, sizeof start) != 0) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT, "%s: is a git-lfs pointer; fetch the file with: git lfs pull", f->path);
-}
-
 /* Includes the time of the last change, which only the system sets: a writer can set the time of modification back. */
 static void write_state(char out[STATE_LEN], const struct stat *st)
 {
@@ -51,9 +39,13 @@ static void write_state(char out[STATE_LEN], const struct stat *st)
              (long)changed->tv_nsec);
 }
 
-/* Makes a handle of a descriptor, which it takes over; of -1, where opening failed, the error that errno says. */
+/* Makes a handle of a descriptor, which it takes over; of -1, where opening failed, the error that errno says.  A clone without
+ * git-lfs has small text files in place of the large ones, which any reader would find corrupt and not say why. */
 static exf_code make_handle(exf_file **out, int fd, const char *path, exf_err *err)
 {
+    static const char pointer[] = "version https://git-lfs.github.com/spec/";
+    enum { LARGEST_POINTER = 1023 };
+    char start[sizeof pointer - 1];
     exf_file *f = NULL;
     struct stat st;
     int why = errno;
@@ -76,8 +68,11 @@ static exf_code make_handle(exf_file **out, int fd, const char *path, exf_err *e
                       S_ISDIR(st.st_mode) ? "a directory" : "a special file");
     else
         f->size = (uint64_t)st.st_size;
-    if (rc == EXF_OK) write_state(f->state, &st);
-    if (rc == EXF_OK) rc = refuse_pointer(f, err);
+    if (rc != EXF_OK) goto out;
+    write_state(f->state, &st);
+    if (f->size <= LARGEST_POINTER && pread(f->fd, start, sizeof start, 0) == (ssize_t)sizeof start &&
+        memcmp(start, pointer, sizeof start) == 0)
+        rc = exf_fail(err, EXF_FORMAT, "%s: is a git-lfs pointer; fetch the file with: git lfs pull", path);
 out:
     if (rc != EXF_OK)
         exf_file_close(f);
@@ -86,20 +81,16 @@ out:
     return rc;
 }
 
-/* flags: more of open(2).  A FIFO must be refused, not waited for. */
-static exf_code open_in(exf_file **out, int directory, const char *name, int flags, const char *path, exf_err *err)
-{
-    return make_handle(out, openat(directory, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags), path, err);
-}
+enum { TO_READ = O_RDONLY | O_CLOEXEC | O_NONBLOCK }; /* a FIFO must be refused, not waited for */
 
 exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
 {
-    return open_in(out, AT_FDCWD, path, 0, path, err);
+    return make_handle(out, open(path, TO_READ), path, err);
 }
 
 exf_code exf_file_open_in(exf_file **out, int directory, const char *name, const char *path, exf_err *err)
 {
-    return open_in(out, directory, name, O_NOFOLLOW, path, err);
+    return make_handle(out, openat(directory, name, TO_READ | O_NOFOLLOW), path, err);
 }
 
 /* ---- standard input ----------------------------------------------------- */
@@ -232,8 +223,6 @@ exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err)
     return exf_fail(err, EXF_IO, "%s: its file system cannot be read directly (O_DIRECT): choose pread", f->path);
 }
 
-/* ---- pread ------------------------------------------------------------------ */
-
 static exf_code cannot_read(const exf_file *f, int errnum, uint64_t at, exf_err *err)
 {
     const char *hint = f->io == EXF_IO_DIRECT && errnum == EINVAL ? " directly: choose pread" : "";
@@ -244,18 +233,6 @@ static exf_code truncated(const exf_file *f, uint64_t end, size_t missing, exf_e
 {
     return exf_fail(err, EXF_FORMAT, "%s: truncated: ends at byte %llu, %zu more expected", f->path, (unsigned long long)end,
                     missing);
-}
-
-static exf_code read_plain(const exf_file *f, uint64_t offset, char *buf, size_t n, exf_err *err)
-{
-    for (size_t done = 0; done < n;) {
-        ssize_t got = pread(f->fd, buf + done, n - done, (off_t)(offset + done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return cannot_read(f, errno, offset + done, err);
-        if (got == 0) return truncated(f, offset + done, n - done, err);
-        done += (size_t)got;
-    }
-    return EXF_OK;
 }
 
 /* ---- direct ------------------------------------------------------------------- */
@@ -304,7 +281,15 @@ out:
 
 exf_code exf_file_read(const exf_file *f, uint64_t offset, void *buf, size_t n, exf_err *err)
 {
-    return f->io == EXF_IO_DIRECT ? read_bounced(f, offset, buf, n, err) : read_plain(f, offset, buf, n, err);
+    if (f->io == EXF_IO_DIRECT) return read_bounced(f, offset, buf, n, err);
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(f->fd, (char *)buf + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return cannot_read(f, errno, offset + done, err);
+        if (got == 0) return truncated(f, offset + done, n - done, err);
+        done += (size_t)got;
+    }
+    return EXF_OK;
 }
 
 exf_code exf_file_read_aligned(const exf_file *f, uint64_t offset, void *buffer, size_t n, const void **at, exf_err *err)

@@ -54,22 +54,15 @@ static void find_sha256(void)
     if (!sha256) sha256 = EVP_sha256();
 }
 
-static exf_code start_libcrypto(exf_err *err)
+exf_code exf_hash_new(exf_hash **out, exf_err *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     static atomic_int started;
-    exf_code rc = atomic_load(&started) ? EXF_OK : exf_mem_reserve("libcrypto", err);
-    if (rc != EXF_OK) return rc;
-    pthread_once(&once, find_sha256);
-    atomic_store(&started, 1);
-    return EXF_OK;
-}
-
-exf_code exf_hash_new(exf_hash **out, exf_err *err)
-{
     exf_code rc;
     *out = NULL;
-    EXF_TRY(start_libcrypto(err));
+    if (!atomic_load(&started)) EXF_TRY(exf_mem_reserve("libcrypto", err));
+    pthread_once(&once, find_sha256);
+    atomic_store(&started, 1);
     EXF_TRY(exf_mem_new(out, 1, sizeof **out, "hash state", err));
     (*out)->md = EVP_MD_CTX_new();
     if ((*out)->md && EVP_DigestInit_ex((*out)->md, sha256, NULL) == 1) return EXF_OK;
@@ -142,15 +135,6 @@ static exf_code add_beside(beside *b, const char *bytes, size_t len, exf_err *er
     return rc;
 }
 
-/* Waits until all that was added is hashed. */
-static exf_code end_beside(exf_hash *h, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    if (h->b && h->b->piece[h->b->mine].n) rc = turn(h->b, err);
-    if (h->b && rc == EXF_OK) rc = exf_worker_wait(&h->b->worker, 0, err);
-    return rc;
-}
-
 /* ---- what is hashed ------------------------------------------------------------------------------- */
 
 exf_code exf_hash_add(exf_hash *h, const void *bytes, size_t len, exf_err *err)
@@ -190,7 +174,9 @@ static void write_hex(char *hex, const unsigned char *raw, int n)
 exf_code exf_hash_end(exf_hash *h, char hex[EXF_SHA256_HEX], exf_err *err)
 {
     unsigned char raw[32];
-    exf_code rc = end_beside(h, err);
+    exf_code rc = EXF_OK;
+    if (h->b && h->b->piece[h->b->mine].n) rc = turn(h->b, err);
+    if (h->b && rc == EXF_OK) rc = exf_worker_wait(&h->b->worker, 0, err); /* now all that was added is hashed */
     if (rc == EXF_OK && EVP_DigestFinal_ex(h->md, raw, NULL) != 1) rc = failed(err);
     exf_hash_free(h);
     if (rc == EXF_OK) write_hex(hex, raw, sizeof raw);

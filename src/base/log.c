@@ -54,56 +54,40 @@ exf_progress_mode exf_log_progress(void)
 
 /* ---- messages --------------------------------------------------------------------------- */
 
-/* Copies text into a JSON string of at most size - 1 bytes; characters are not cut. */
-static void quote(char *out, size_t size, const char *text)
+/* Writes a message as a line, or as an object; text may hold names from foreign files, of which characters are replaced.
+ * code: of an error, else 0. */
+static void say(const char *level, const char *tone, int code, char text[MESSAGE_BYTES])
 {
+    char line[3 * MESSAGE_BYTES], quoted[2 * MESSAGE_BYTES], front[48] = "";
     size_t n = 0;
-    for (; *text && n + 3 < size; text++) {
-        if (*text == '"' || *text == '\\') out[n++] = '\\';
-        out[n++] = *text;
-    }
-    out[exf_utf8_valid(out, n)] = 0;
-}
-
-/* code: of an error, else 0. */
-static void say_json(const char *level, int code, const char *text)
-{
-    char line[3 * MESSAGE_BYTES], quoted[2 * MESSAGE_BYTES + 4], number[32] = "";
-    quote(quoted, sizeof quoted, text);
-    if (code) snprintf(number, sizeof number, "\"code\":%d,", code);
-    snprintf(line, sizeof line, "{\"event\":\"message\",\"level\":\"%s\",%s\"text\":\"%s\"}", level, number, quoted);
-    exf_log_line(line);
-}
-
-static void say_text(const char *level, const char *tone, const char *text)
-{
-    char line[2 * MESSAGE_BYTES], label[48] = "";
-    if (strcmp(level, "info") != 0)
-        snprintf(label, sizeof label, "%s%s%s: ", settings.colour ? tone : "", level, settings.colour ? "\033[0m" : "");
-    snprintf(line, sizeof line, "%s: %s%s", settings.program, label, text);
-    exf_log_line(line);
-}
-
-static void say(const char *level, const char *tone, int code, const char *fmt, va_list va)
-{
-    char text[MESSAGE_BYTES];
-    vsnprintf(text, sizeof text, fmt, va);
-    exf_make_printable(text); /* it may hold names from foreign files */
+    exf_make_printable(text);
     exf_log_lock();
-    if (settings.progress == EXF_PROGRESS_JSON)
-        say_json(level, code, text);
-    else
-        say_text(level, tone, text);
+    if (settings.progress == EXF_PROGRESS_JSON) {
+        for (const char *s = text; *s; s++) {
+            if (*s == '"' || *s == '\\') quoted[n++] = '\\';
+            quoted[n++] = *s;
+        }
+        quoted[exf_utf8_valid(quoted, n)] = 0; /* the last character may be cut */
+        if (code) snprintf(front, sizeof front, "\"code\":%d,", code);
+        snprintf(line, sizeof line, "{\"event\":\"message\",\"level\":\"%s\",%s\"text\":\"%s\"}", level, front, quoted);
+    } else {
+        if (strcmp(level, "info") != 0)
+            snprintf(front, sizeof front, "%s%s%s: ", settings.colour ? tone : "", level, settings.colour ? "\033[0m" : "");
+        snprintf(line, sizeof line, "%s: %s%s", settings.program, front, text);
+    }
+    exf_log_line(line);
     exf_log_unlock();
 }
 
 #define SAY(at_least, name, tone)                   \
     do {                                            \
-        if (settings.level < (at_least)) return;    \
+        char text[MESSAGE_BYTES];                   \
         va_list va;                                 \
+        if (settings.level < (at_least)) return;    \
         va_start(va, fmt);                          \
-        say(name, tone, 0, fmt, va);                \
+        vsnprintf(text, sizeof text, fmt, va);      \
         va_end(va);                                 \
+        say(name, tone, 0, text);                   \
     } while (0)
 
 void exf_log_warn(const char *fmt, ...) { SAY(EXF_LOG_WARN, "warning", "\033[33m"); }
@@ -122,17 +106,11 @@ void exf_log_event(const char *fmt, ...)
     exf_log_unlock();
 }
 
-static void say_error(int code, const char *fmt, ...)
-{
-    va_list va;
-    va_start(va, fmt);
-    say("error", "\033[31m", code, fmt, va);
-    va_end(va);
-}
-
 void exf_log_error(const exf_err *err)
 {
-    say_error((int)err->code, "%s", err->msg[0] ? err->msg : exf_code_text(err->code));
+    char text[MESSAGE_BYTES];
+    snprintf(text, sizeof text, "%s", err->msg[0] ? err->msg : exf_code_text(err->code));
+    say("error", "\033[31m", (int)err->code, text);
 }
 
 void exf_log_error_and_exit(const exf_err *err)

@@ -14,15 +14,6 @@ enum { ALIGNMENT = 64, RESERVE = 4 << 20 };
 
 static atomic_size_t asked, fail_at;
 
-static void *allocate(size_t bytes)
-{
-    size_t turn = atomic_fetch_add(&asked, 1) + 1;
-    if (turn == atomic_load(&fail_at)) return NULL;
-    void *p = NULL;
-    if (posix_memalign(&p, ALIGNMENT, bytes ? bytes : 1) != 0) return NULL;
-    return p;
-}
-
 static exf_code refused(size_t bytes, const char *what, exf_err *err)
 {
     return exf_fail(err, EXF_NOSPACE, "out of memory: %.1f MiB for %s", (double)bytes / 1048576.0, what);
@@ -42,8 +33,8 @@ exf_code exf_mem_raw(void *out, size_t n, size_t size, const char *what, exf_err
     memcpy(out, &p, sizeof p);
     exf_code rc = exf_mem_mul(&bytes, n, size, what, err);
     if (rc != EXF_OK) return rc;
-    p = allocate(bytes);
-    if (!p) return refused(bytes, what, err);
+    size_t turn = atomic_fetch_add(&asked, 1) + 1;
+    if (turn == atomic_load(&fail_at) || posix_memalign(&p, ALIGNMENT, bytes ? bytes : 1) != 0) return refused(bytes, what, err);
     memcpy(out, &p, sizeof p);
     return EXF_OK;
 }

@@ -131,17 +131,6 @@ static exf_code find_column(const exf_opt *table, size_t n, left_part add_left, 
 
 /* ---- the three texts ---------------------------------------------------------------------- */
 
-/* Appends the help up to its first "; ", and the words of a choice that the left column has no room for. */
-static void add_first_clause(exf_text *out, const exf_opt *row)
-{
-    const char *help = row->help ? row->help : "", *end = strstr(help, "; ");
-    int n = 0;
-    exf_text_append(out, help, end ? (size_t)(end - help) : strlen(help));
-    if (!choice_is_long(row)) return;
-    add_words(out, &n, row->values);
-    exf_text_append(out, ")", 1);
-}
-
 exf_code exf_opts_help(const exf_opt *table, size_t n, exf_text *out, exf_err *err)
 {
     exf_code rc;
@@ -152,7 +141,13 @@ exf_code exf_opts_help(const exf_opt *table, size_t n, exf_text *out, exf_err *e
         if (!table[i].flag) continue;
         left.len = right.len = 0;
         left_of_flag(&left, &table[i]);
-        add_first_clause(&right, &table[i]);
+        const char *help = table[i].help ? table[i].help : "", *end = strstr(help, "; "); /* up to the first one */
+        exf_text_append(&right, help, end ? (size_t)(end - help) : strlen(help));
+        if (choice_is_long(&table[i])) { /* its words, for which the left column has no room */
+            int n_words = 0;
+            add_words(&right, &n_words, table[i].values);
+            exf_text_append(&right, ")", 1);
+        }
         EXF_TRY(exf_text_end(&left, err));
         EXF_TRY(exf_text_end(&right, err));
         EXF_TRY(exf_opts_help_line(left.s, right.s, column, out, err));
@@ -166,18 +161,6 @@ out:
 static const char *group_of(const exf_opt *row)
 {
     return row->group ? row->group : "Options";
-}
-
-/* help (one of ...; range; default X; or -o, --output DIR) */
-static exf_code add_key_remarks(const exf_opt *row, exf_text *out, exf_err *err)
-{
-    exf_opt keyed = *row;
-    keyed.flag = NULL; /* the remarks would name the key again */
-    exf_code rc = exf_opt_remarks(&keyed, out, err);
-    if (rc != EXF_OK || !row->flag) return rc;
-    exf_text_appendf(out, "; or ");
-    add_flag(out, row, 0);
-    return exf_text_end(out, err);
 }
 
 exf_code exf_opts_help_keys(const exf_opt *table, size_t n, exf_text *out, exf_err *err)
@@ -195,7 +178,14 @@ exf_code exf_opts_help_keys(const exf_opt *table, size_t n, exf_text *out, exf_e
         left.len = right.len = 0;
         left_of_key(&left, &table[i]);
         EXF_TRY(exf_text_end(&left, err));
-        EXF_TRY(add_key_remarks(&table[i], &right, err));
+        exf_opt keyed = table[i];
+        keyed.flag = NULL; /* the remarks would name the key again */
+        EXF_TRY(exf_opt_remarks(&keyed, &right, err));
+        if (table[i].flag) {
+            exf_text_appendf(&right, "; or ");
+            add_flag(&right, &table[i], 0);
+            EXF_TRY(exf_text_end(&right, err));
+        }
         EXF_TRY(exf_opts_help_line(left.s, right.s, column, out, err));
     }
 out:

@@ -9,14 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int holds_texts(exf_opt_type type)
+int exf_opt_holds_texts(exf_opt_type type)
 {
     return type == EXF_OPT_TEXT_LIST || type == EXF_OPT_WORD_LIST || type == EXF_OPT_FILES;
-}
-
-int exf_opt_is_list(exf_opt_type type)
-{
-    return holds_texts(type) || type == EXF_OPT_INT_LIST;
 }
 
 size_t exf_opt_value_size(exf_opt_type type)
@@ -40,7 +35,7 @@ void exf_opt_value_free(exf_opt_type type, exf_opt_value *v)
 {
     if (type == EXF_OPT_TEXT) exf_mem_free(v->text);
     if (type == EXF_OPT_INT_LIST) exf_mem_free(v->ints.item);
-    if (holds_texts(type)) {
+    if (exf_opt_holds_texts(type)) {
         for (size_t i = 0; i < v->texts.n; i++) exf_mem_free(v->texts.item[i]);
         exf_mem_free(v->texts.item);
     }
@@ -84,29 +79,24 @@ int exf_opt_range(const exf_opt *row, char text[EXF_OPT_RANGE_MAX])
     return 1;
 }
 
-static int int_in_range(int64_t v, const char *low, const char *high)
-{
-    int64_t bound;
-    return !(*low && exf_parse_i64(low, &bound) && v < bound) && !(*high && exf_parse_i64(high, &bound) && v > bound);
-}
-
-static int real_in_range(double v, const char *low, const char *high)
-{
-    double bound;
-    return !(*low && exf_parse_f64(low, &bound) && v < bound) && !(*high && exf_parse_f64(high, &bound) && v > bound);
-}
-
 /* ---- text to value --------------------------------------------------------- */
 static exf_code parse_number(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
 {
     char low[EXF_OPT_BOUND_MAX], high[EXF_OPT_BOUND_MAX], range[EXF_OPT_RANGE_MAX];
-    int is_int = row->type == EXF_OPT_INT, inside;
+    int is_int = row->type == EXF_OPT_INT, outside;
+    int64_t bound;
+    double real;
     if (is_int ? !exf_parse_i64(text, &out->i) : !exf_parse_f64(text, &out->real))
         return exf_fail(err, EXF_USAGE, "\"%.80s\" is no %s", text, is_int ? "64-bit integer" : "number");
     if (!split_range(row, low, high) || !exf_opt_range(row, range))
         return exf_fail(err, EXF_INTERNAL, "\"%s\" is no range", row->values);
-    inside = is_int ? int_in_range(out->i, low, high) : real_in_range(out->real, low, high);
-    return inside ? EXF_OK : exf_fail(err, EXF_USAGE, "%.80s is out of range, expected %s", text, range);
+    if (is_int)
+        outside = (*low && exf_parse_i64(low, &bound) && out->i < bound) ||
+                  (*high && exf_parse_i64(high, &bound) && out->i > bound);
+    else
+        outside = (*low && exf_parse_f64(low, &real) && out->real < real) ||
+                  (*high && exf_parse_f64(high, &real) && out->real > real);
+    return outside ? exf_fail(err, EXF_USAGE, "%.80s is out of range, expected %s", text, range) : EXF_OK;
 }
 
 enum { MAX_WORDS = 32, WORDS_ROOM = 512 };
@@ -184,7 +174,7 @@ static exf_code add_item(exf_opt_value *list, const exf_opt *row, const char *s,
                         *stop == ',' ? "comma" : "blank");
     exf_code rc = exf_mem_dup(&copy, s, len, "list item", err);
     if (rc != EXF_OK) return rc;
-    if (holds_texts(row->type)) {
+    if (exf_opt_holds_texts(row->type)) {
         list->texts.item[list->texts.n++] = copy;
         return EXF_OK;
     }
@@ -198,7 +188,7 @@ static exf_code allocate_items(exf_opt_value *list, const exf_opt *row, size_t n
 {
     memset(list, 0, sizeof *list);
     if (n == 0) return EXF_OK;
-    return holds_texts(row->type) ? exf_mem_new(&list->texts.item, n, sizeof *list->texts.item, "list option", err)
+    return exf_opt_holds_texts(row->type) ? exf_mem_new(&list->texts.item, n, sizeof *list->texts.item, "list option", err)
                                           : exf_mem_new(&list->ints.item, n, sizeof *list->ints.item, "list option", err);
 }
 
@@ -217,32 +207,26 @@ static const char *next_item(const char *p, const char *end)
     return p;
 }
 
-static size_t count_items(const exf_opt *row, int has_commas, const char *p, const char *end)
-{
-    size_t n = 0;
-    for (int more = 1; more; n++) {
-        const char *last = item_end(row, has_commas, p, end);
-        more = last < end;
-        p = next_item(last, end);
-    }
-    return n;
-}
-
 static exf_code parse_list(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
 {
     exf_code rc;
     const char *p = text, *end = text + strlen(text);
-    size_t n = 1;
+    size_t n = 0;
+    int is_empty = 0;
     trim(&p, &end);
     if (p < end && *p == '[') {
         if (end - p < 2 || end[-1] != ']') return exf_fail(err, EXF_USAGE, "\"%.80s\" has no closing bracket", text);
         p++;
         end--;
         trim(&p, &end);
-        if (p == end) n = 0;
+        is_empty = p == end;
     }
-    int has_commas = p < end && memchr(p, ',', (size_t)(end - p)) != NULL;
-    if (n) n = count_items(row, has_commas, p, end);
+    int has_commas = p < end && memchr(p, ',', (size_t)(end - p)) != NULL, more = !is_empty;
+    for (const char *item = p; more; n++) { /* counts them */
+        const char *last = item_end(row, has_commas, item, end);
+        more = last < end;
+        item = next_item(last, end);
+    }
     EXF_TRY(allocate_items(out, row, n, err));
     for (size_t i = 0; i < n; i++) {
         const char *first = p, *item_last = item_end(row, has_commas, p, end), *last = item_last;
@@ -268,45 +252,18 @@ out:
     return rc;
 }
 
-/* Makes a list of one name, which may hold any characters. */
-static exf_code parse_file(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
-{
-    exf_code rc;
-    if (!*text) return exf_fail(err, EXF_USAGE, "the name is empty");
-    EXF_TRY(allocate_items(out, row, 1, err));
-    EXF_TRY(exf_mem_strdup(&out->texts.item[0], text, "file name", err));
-    out->texts.n = 1;
-out:
-    return rc;
-}
-
-exf_code exf_opt_append(exf_opt_value *list, exf_opt_value *more, exf_err *err)
-{
-    size_t n = list->texts.n, added = more->texts.n, cap = n;
-    exf_code rc = exf_mem_grow(&list->texts.item, &cap, n + added, sizeof *list->texts.item, "file names", err);
-    if (rc != EXF_OK) return rc;
-    memcpy(list->texts.item + n, more->texts.item, added * sizeof *list->texts.item);
-    list->texts.n = n + added;
-    more->texts.n = 0;
-    return EXF_OK;
-}
-
-static int is_path(const exf_opt *row)
-{
-    int holds_one = row->type == EXF_OPT_TEXT || row->type == EXF_OPT_FILES;
-    return holds_one && row->values && (strcmp(row->values, "DIR") == 0 || strcmp(row->values, "FILE") == 0);
-}
-
 /* Parses a text as the row's type says.  Names and words go into files of YAML, JSON and HDF5, which hold UTF-8. */
 exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
 {
     exf_code rc = EXF_OK;
     size_t valid = exf_utf8_valid(text, strlen(text));
+    int holds_one = row->type == EXF_OPT_TEXT || row->type == EXF_OPT_FILES;
+    int is_path = holds_one && row->values && (strcmp(row->values, "DIR") == 0 || strcmp(row->values, "FILE") == 0);
     memset(out, 0, sizeof *out);
     if (text[valid])
         return exf_fail(err, EXF_USAGE, "\"%.80s\" is not valid UTF-8: byte 0x%02x; a recipe cannot hold it", text,
                         (unsigned)(unsigned char)text[valid]);
-    if (is_path(row) && exf_path_has_tilde(text))
+    if (is_path && exf_path_has_tilde(text))
         return exf_fail(err, EXF_USAGE, "\"%.80s\": only a shell knows where ~ is; write the whole path, or ./~ for a file of this "
                         "name", text);
     switch (row->type) {
@@ -325,46 +282,44 @@ exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text,
     case EXF_OPT_TEXT_LIST:
     case EXF_OPT_WORD_LIST:
     case EXF_OPT_INT_LIST: rc = parse_list(out, row, text, err); break;
-    case EXF_OPT_FILES: rc = parse_file(out, row, text, err); break;
+    case EXF_OPT_FILES: /* one name, which may hold any characters */
+        rc = *text ? allocate_items(out, row, 1, err) : exf_fail(err, EXF_USAGE, "the name is empty");
+        if (rc == EXF_OK) rc = exf_mem_strdup(&out->texts.item[0], text, "file name", err);
+        if (rc == EXF_OK) out->texts.n = 1;
+        break;
     }
     if (rc != EXF_OK) exf_opt_value_free(row->type, out);
     return rc;
 }
 
 /* ---- value to text --------------------------------------------------------- */
-static void print_bytes(exf_text *out, uint64_t v)
-{
-    static const char *const unit[] = {"", "KiB", "MiB", "GiB", "TiB"};
-    int u = 0;
-    for (; v && v % 1024 == 0 && u < 4; u++) v /= 1024;
-    exf_text_appendf(out, "%" PRIu64 "%s", v, unit[u]);
-}
-
-static void print_list(exf_text *out, const exf_opt *row, const exf_opt_value *v)
-{
-    int is_text = holds_texts(row->type);
-    const char *gap = row->type == EXF_OPT_WORD_LIST || row->type == EXF_OPT_FILES ? " " : ",";
-    size_t n = is_text ? v->texts.n : v->ints.n;
-    if (!n) exf_text_appendf(out, "[]");
-    for (size_t i = 0; i < n; i++)
-        if (is_text) exf_text_appendf(out, "%s%s", i ? gap : "", v->texts.item[i]);
-        else exf_text_appendf(out, "%s%" PRId64, i ? gap : "", v->ints.item[i]);
-}
-
 exf_code exf_opt_print(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err)
 {
-    const char *words[MAX_WORDS + 1];
+    static const char *const unit[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    const char *words[MAX_WORDS + 1], *gap = row->type == EXF_OPT_WORD_LIST || row->type == EXF_OPT_FILES ? " " : ",";
     char room[WORDS_ROOM], real[EXF_REAL_TEXT];
+    uint64_t bytes = row->type == EXF_OPT_BYTES ? v->bytes : 0;
+    int u = 0, is_text = exf_opt_holds_texts(row->type);
+    size_t n;
     switch (row->type) {
     case EXF_OPT_TEXT: exf_text_appendf(out, "%s", v->text ? v->text : ""); break;
     case EXF_OPT_INT: exf_text_appendf(out, "%" PRId64, v->i); break;
     case EXF_OPT_REAL: exf_text_appendf(out, "%s", exf_real_text(real, v->real)); break;
-    case EXF_OPT_BYTES: print_bytes(out, v->bytes); break;
+    case EXF_OPT_BYTES:
+        for (; bytes && bytes % 1024 == 0 && u < 4; u++) bytes /= 1024;
+        exf_text_appendf(out, "%" PRIu64 "%s", bytes, unit[u]);
+        break;
     case EXF_OPT_FLAG: exf_text_appendf(out, "%s", v->word ? "true" : "false"); break;
     case EXF_OPT_TEXT_LIST:
     case EXF_OPT_WORD_LIST:
     case EXF_OPT_FILES:
-    case EXF_OPT_INT_LIST: print_list(out, row, v); break;
+    case EXF_OPT_INT_LIST:
+        n = is_text ? v->texts.n : v->ints.n;
+        if (!n) exf_text_appendf(out, "[]");
+        for (size_t i = 0; i < n; i++)
+            if (is_text) exf_text_appendf(out, "%s%s", i ? gap : "", v->texts.item[i]);
+            else exf_text_appendf(out, "%s%" PRId64, i ? gap : "", v->ints.item[i]);
+        break;
     case EXF_OPT_CHOICE:
         if (v->word < 0 || v->word >= split_words(row->values, words, room))
             return exf_fail(err, EXF_INTERNAL, "option %s holds %d, which is none of %s", row->key ? row->key : row->flag, v->word,

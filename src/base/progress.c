@@ -201,16 +201,6 @@ static void append_numbers(char *line, size_t room)
     }
 }
 
-/* Draws "[####....] " into out. */
-static void fill_bar(char *out, int width, double share)
-{
-    int full = (int)(width * share);
-    out[0] = '[';
-    memset(out + 1, '#', (size_t)full);
-    memset(out + 1 + full, '.', (size_t)(width - full));
-    memcpy(out + 1 + width, "] ", 3);
-}
-
 /* The bar takes a third of the terminal, but leaves its numbers the room they need; the last column stays
  * free, since some terminals go on to the next line after it. */
 static void draw_bar(void)
@@ -221,8 +211,13 @@ static void draw_bar(void)
     describe(text, sizeof text, 1);
     describe_eta(eta, sizeof eta);
     if (width > MOST_BAR) width = MOST_BAR;
-    if (width >= LEAST_BAR && strlen(text) + strlen(eta) + (size_t)width + 3 <= room)
-        fill_bar(line, width, exf_eta_share(work.eta, exf_clock()));
+    if (width >= LEAST_BAR && strlen(text) + strlen(eta) + (size_t)width + 3 <= room) {
+        int full = (int)(width * exf_eta_share(work.eta, exf_clock()));
+        line[0] = '[';
+        memset(line + 1, '#', (size_t)full);
+        memset(line + 1 + full, '.', (size_t)(width - full));
+        memcpy(line + 1 + width, "] ", 3);
+    }
     append_if_fits(line, room, text);
     append_if_fits(line, room, eta);
     append_numbers(line, room);
@@ -277,29 +272,23 @@ static void write_layer_event(void)
 
 /* ---- the ticker -------------------------------------------------------------------------- */
 
-/* Shows how far the work is, if enough time has passed since it was last shown. */
-static void show_progress(double clock)
-{
-    static const double every[] = {[EXF_PROGRESS_AUTO] = 0.4, [EXF_PROGRESS_LINES] = 10, [EXF_PROGRESS_JSON] = 0.9};
-    exf_progress_mode mode = exf_log_progress();
-    if (clock - work.drawn < every[mode]) return;
-    work.drawn = clock;
-    if (mode == EXF_PROGRESS_AUTO) draw_bar();
-    if (mode == EXF_PROGRESS_LINES) write_line(1);
-    if (mode == EXF_PROGRESS_JSON) write_event();
-}
-
+/* Polls, and shows how far the work is, if enough time has passed since it was last shown. */
 static void tick(void)
 {
-    void (*poll)(void *);
-    void *self;
+    static const double every[] = {[EXF_PROGRESS_AUTO] = 0.4, [EXF_PROGRESS_LINES] = 10, [EXF_PROGRESS_JSON] = 0.9};
     exf_log_lock();
-    poll = work.poll;
-    self = work.poll_self;
+    void (*poll)(void *) = work.poll, *self = work.poll_self;
     exf_log_unlock();
     if (poll) poll(self);
     exf_log_lock();
-    show_progress(exf_clock());
+    exf_progress_mode mode = exf_log_progress();
+    double clock = exf_clock();
+    if (clock - work.drawn >= every[mode]) {
+        work.drawn = clock;
+        if (mode == EXF_PROGRESS_AUTO) draw_bar();
+        if (mode == EXF_PROGRESS_LINES) write_line(1);
+        if (mode == EXF_PROGRESS_JSON) write_event();
+    }
     exf_log_unlock();
 }
 

@@ -161,29 +161,12 @@ int exf_parse_bytes(const char *s, uint64_t *out)
     return 0;
 }
 
-/* Length of the valid UTF-8 character at p (n bytes left), 0 if there is none. */
-static size_t utf8_char(const unsigned char *p, size_t n)
-{
-    if (p[0] < 0x80) return 1;
-    size_t len = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
-    if (p[0] < 0xc2 || p[0] > 0xf4 || n < len) return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    if (p[0] == 0xe0 && p[1] < 0xa0) return 0; /* overlong */
-    if (p[0] == 0xed && p[1] > 0x9f) return 0; /* surrogate */
-    if (p[0] == 0xf0 && p[1] < 0x90) return 0; /* overlong */
-    if (p[0] == 0xf4 && p[1] > 0x8f) return 0; /* beyond U+10FFFF */
-    return len;
-}
-
 size_t exf_utf8_valid(const char *bytes, size_t len)
 {
-    const unsigned char *p = (const unsigned char *)bytes;
-    size_t i = 0;
-    while (i < len) {
-        size_t step = utf8_char(p + i, len - i);
+    uint32_t point;
+    for (size_t i = 0, step; i < len; i += step) {
+        step = exf_utf8_decode(bytes + i, len - i, &point);
         if (step == 0) return i;
-        i += step;
     }
     return len;
 }

@@ -21,7 +21,7 @@ static exf_moe_sum_call sum_of(const exf_moe_layer *l, int n)
 static int skips_slots(const exf_moe_layer *l)
 {
     const exf_rewriter *r = l->lane->rewriter;
-    return r && r->rewrite && !exf_moe_outputs_are_read(l);
+    return r && r->rewrite && !r->correct && !exf_lane_observer(l->lane)->block;
 }
 
 /* Returns 1 if the sum of a block adds to the hidden states: in the last sweep, where there is one residual stream. */
@@ -137,6 +137,7 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     float *hidden = exf_moe_rows(l, row);
     exf_arena arena = {w->floats, 0};
     exf_moe_arrays m;
+    size_t width = exf_row_width(a);
     double start = exf_clock(), waited = parts_waited(l), computed, shown;
     exf_code rc = EXF_OK;
     exf_moe_carve(&m, &arena, w->b, w->compute, a, n, &l->needs);
@@ -156,8 +157,13 @@ static exf_code run_block(const exf_moe_layer *l, int worker, size_t sequence, s
     exf_stage_end(w->clock, w->q, &w->times.observe, l->work, 0);
     EXF_TRY(exf_moe_wait_if_timed(l, w, err));
     shown = exf_clock();
-    if (l->last && !(w->b->gpu && sums_hidden(l)))
-        EXF_TRY(exf_moe_watch_finite(l, w, row, n, hidden, err));
+    if (l->last && w->b->gpu && !sums_hidden(l)) { /* exf_moe_check_finite() looks at what is found */
+        w->b->gpu->watch_finite(w->q, l->not_finite, hidden, (size_t)n * width, row * width);
+    } else if (l->last && !w->b->gpu) {
+        int64_t at;
+        EXF_TRY(w->b->first_not_finite(w->q, hidden, (size_t)n * width, &at, err));
+        if (at >= 0) EXF_TRY(exf_moe_not_finite(l, row + (size_t)at / width, err));
+    }
     exf_add_time(w, &w->times.observe, shown - computed);
     exf_add_time(w, &w->times.experts, computed - start - (parts_waited(l) - waited) + (exf_clock() - shown));
 out:

@@ -26,8 +26,6 @@
 
 /* ---- what the hooks see of a block (experts_observe.c) ------------------------------------------- */
 
-/* Returns 1 if the lane's observer or correction reads the outputs of all slots, those without an expert included. */
-int exf_moe_outputs_are_read(const exf_moe_layer *l);
 /* Returns 1 if the lane's observer reads routes in host memory. */
 int exf_moe_wants_host_routes(const exf_moe_layer *l);
 /* Shows the block to the lane's observer; stream: its updated hidden states, NULL if it has none or before the last sweep. */

@@ -28,27 +28,6 @@ exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err)
                     (int)(row - l->batch->span[sequence].offset));
 }
 
-exf_code exf_moe_not_finite_new(uint64_t **not_finite, const exf_backend *b, exf_queue *q, exf_err *err)
-{
-    uint64_t none = ~(uint64_t)0;
-    exf_code rc = b->alloc(not_finite, 1, sizeof none, "finite check", err);
-    if (rc != EXF_OK) return rc;
-    b->upload(q, *not_finite, &none, sizeof none);
-    return b->finish(q, err);
-}
-
-exf_code exf_moe_watch_finite(const exf_moe_layer *l, exf_workspace *w, size_t row, int n, const float *rows, exf_err *err)
-{
-    size_t width = exf_row_width(&l->model->arch);
-    int64_t at;
-    if (w->b->gpu) {
-        w->b->gpu->watch_finite(w->q, l->not_finite, rows, (size_t)n * width, row * width);
-        return EXF_OK;
-    }
-    exf_code rc = w->b->first_not_finite(w->q, rows, (size_t)n * width, &at, err);
-    return rc != EXF_OK || at < 0 ? rc : exf_moe_not_finite(l, row + (size_t)at / width, err);
-}
-
 exf_code exf_moe_check_finite(const exf_moe_layer *l, exf_err *err)
 {
     const exf_workspace *w = &l->space[0];
@@ -72,19 +51,6 @@ exf_expert_shape exf_expert_shape_of(const exf_architecture *a, int n_tokens, in
                               .slope = (float)a->swiglu_slope, .shift = (float)a->swiglu_shift, .gelu = a->gelu};
 }
 
-/* Returns the bytes of workspace that the experts of any layer need: routed, shared, dense. */
-static size_t experts_bytes(const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens)
-{
-    exf_number number = exf_moe_number(compute);
-    exf_expert_shape routed = exf_expert_shape_of(a, n_tokens, a->n_experts, a->top_k, a->d_expert);
-    exf_expert_shape shared = exf_expert_shape_of(a, n_tokens, 1, 1, a->d_shared),
-                     dense = exf_expert_shape_of(a, n_tokens, 1, 1, a->d_ffn);
-    size_t bytes[] = {b->experts_workspace(&routed, number), a->d_shared ? b->experts_workspace(&shared, number) : 0,
-                      a->d_ffn ? b->experts_workspace(&dense, number) : 0};
-    size_t most = bytes[0] > bytes[1] ? bytes[0] : bytes[1];
-    return most > bytes[2] ? most : bytes[2];
-}
-
 exf_matrix exf_take_matrix(exf_arena *arena, size_t elements, exf_number number)
 {
     return (exf_matrix){exf_take_bytes(arena, elements * exf_number_bytes(number)), number};
@@ -96,6 +62,14 @@ void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, ex
     size_t t = (size_t)n_tokens, h = (size_t)a->d_model, k = (size_t)a->top_k, shown = t < EXF_MOE_BLOCK ? t : EXF_MOE_BLOCK;
     exf_number number = exf_moe_number(compute);
     int streams = a->residual.streams > 1, normed = a->residual.normed, wide = number == EXF_NUMBER_F32;
+    const exf_expert_shape networks[] = {exf_expert_shape_of(a, n_tokens, a->n_experts, a->top_k, a->d_expert), /* routed */
+                                         exf_expert_shape_of(a, n_tokens, 1, 1, a->d_shared),
+                                         exf_expert_shape_of(a, n_tokens, 1, 1, a->d_ffn)}; /* dense */
+    size_t workspace = 0; /* bytes that the experts of any layer need */
+    for (int i = 0; i < 3; i++) {
+        size_t bytes = i == 0 || networks[i].d_expert ? b->experts_workspace(&networks[i], number) : 0;
+        if (bytes > workspace) workspace = bytes;
+    }
     m->u = exf_arena_take(arena, streams || normed ? t * h : 0);
     m->input = wide || needs->input ? exf_arena_take(arena, t * h) : NULL;
     m->x = wide ? exf_f32(m->input) : exf_take_matrix(arena, t * h, number);
@@ -110,16 +84,7 @@ void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, ex
     m->probe_source = exf_take_bytes(arena, sizeof(int32_t) * (needs->probes ? t * k : 0));
     m->only = exf_take_bytes(arena, sizeof(int32_t) * t);
     m->shown_outputs = exf_arena_take(arena, needs->shown && !wide ? shown * k * h : 0);
-    m->experts = exf_take_bytes(arena, experts_bytes(b, compute, a, n_tokens));
-}
-
-size_t exf_moe_arrays_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens,
-                             const exf_moe_needs *needs)
-{
-    exf_arena arena = {NULL, 0};
-    exf_moe_arrays arrays;
-    exf_moe_carve(&arrays, &arena, b, compute, a, n_tokens, needs);
-    return arena.used;
+    m->experts = exf_take_bytes(arena, workspace);
 }
 
 /* ---- products: routed experts, all at once or part after part; shared experts, or the network of a dense layer - */

@@ -53,9 +53,6 @@ exf_expert_shape exf_expert_shape_of(const exf_architecture *a, int n_tokens, in
 /* Takes the arrays of n_tokens from the arena (counts with arena->base NULL). */
 void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a,
                    int n_tokens, const exf_moe_needs *needs);
-/* Returns the floats that exf_moe_carve() takes. */
-size_t exf_moe_arrays_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens,
-                             const exf_moe_needs *needs);
 
 /* ---- a layer ------------------------------------------------------------------- */
 
@@ -120,11 +117,6 @@ float *exf_moe_mixing(const exf_moe_layer *l, size_t row);
 exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err *err) EXF_CHECKED;
 /* Returns EXF_NUMERIC naming the sequence and position of a row whose result is not finite. */
 exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err);
-/* Allocates exf_moe_layer.not_finite in GPU memory, all ones: every hidden state is finite so far. */
-exf_code exf_moe_not_finite_new(uint64_t **not_finite, const exf_backend *b, exf_queue *q, exf_err *err) EXF_CHECKED;
-/* Looks for hidden states of n rows that are not finite: on the CPU at once, on a GPU exf_moe_check_finite() does. */
-exf_code exf_moe_watch_finite(const exf_moe_layer *l, exf_workspace *w, size_t row, int n, const float *rows,
-                              exf_err *err) EXF_CHECKED;
 /* Called after all groups of the last sweep: EXF_NUMERIC if hidden states of the run are not finite (on the CPU
  * exf_moe_run() has reported it). */
 exf_code exf_moe_check_finite(const exf_moe_layer *l, exf_err *err) EXF_CHECKED;

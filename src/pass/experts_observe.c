@@ -14,20 +14,10 @@ static int shown_on_device(const exf_moe_layer *l)
     return l->space[0].b->gpu && o->block && o->reads_device;
 }
 
-static int shown_on_host(const exf_moe_layer *l)
-{
-    return exf_lane_observer(l->lane)->block && !shown_on_device(l);
-}
-
-int exf_moe_outputs_are_read(const exf_moe_layer *l)
-{
-    const exf_rewriter *r = l->lane->rewriter;
-    return exf_lane_observer(l->lane)->block || (r && r->correct);
-}
-
 int exf_moe_wants_host_routes(const exf_moe_layer *l)
 {
-    return shown_on_host(l) || (exf_lane_observer(l->lane)->common_input && !l->space[0].b->gpu);
+    const exf_observer *o = exf_lane_observer(l->lane);
+    return (o->block && !shown_on_device(l)) || (o->common_input && !l->space[0].b->gpu);
 }
 
 /* Returns a block of the routes in host memory, or in GPU memory, without what the backend computes. */
@@ -53,21 +43,6 @@ static exf_moe_block block_of(const exf_moe_layer *l, const exf_moe_view *v, int
     return b;
 }
 
-static void set_outputs(exf_moe_block *b, exf_matrix outputs)
-{
-    b->expert_outputs = outputs.p;
-    b->rounded = outputs.number == EXF_NUMBER_BF16;
-}
-
-/* Returns n elements of the call's outputs from element `first` on, as float32. */
-static const float *outputs_f32(exf_workspace *w, const exf_moe_arrays *m, size_t first, size_t n)
-{
-    exf_matrix from = exf_matrix_at(m->outputs, first);
-    if (from.number == EXF_NUMBER_F32) return from.p;
-    w->b->gpu->widen(w->q, m->shown_outputs, from.p, n);
-    return m->shown_outputs;
-}
-
 /* Copies what an observer reads of tokens [at, at + b->n_tokens) of the call to where it reads it, and points *b there. */
 static exf_code fetch_part(exf_moe_block *b, const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m,
                            const float *stream, int at, exf_err *err)
@@ -75,10 +50,15 @@ static exf_code fetch_part(exf_moe_block *b, const exf_moe_layer *l, exf_workspa
     size_t h = (size_t)b->d_model, k = (size_t)b->top_k, n = (size_t)b->n_tokens * h, first = (size_t)at * h;
     size_t width = (size_t)b->stream_width, tokens = (size_t)b->n_tokens;
     float *mirror = w->mirror;
+    exf_matrix wide = exf_matrix_at(m->outputs, first * k);
     const float *input, *outputs;
     exf_code rc;
     EXF_TRY(exf_visible(w, m->input + first, n, &mirror, &input, err));
-    EXF_TRY(exf_visible(w, outputs_f32(w, m, first * k, n * k), n * k, &mirror, &outputs, err));
+    if (wide.number != EXF_NUMBER_F32) {
+        w->b->gpu->widen(w->q, m->shown_outputs, wide.p, n * k);
+        wide.p = m->shown_outputs;
+    }
+    EXF_TRY(exf_visible(w, wide.p, n * k, &mirror, &outputs, err));
     b->moe_input = input;
     b->expert_outputs = outputs;
     EXF_TRY(exf_visible(w, m->routed + first, n, &mirror, &b->routed_output, err));
@@ -96,7 +76,8 @@ exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_m
     exf_code rc = EXF_OK;
     if (shown_on_device(l)) {
         exf_moe_block b = block_of(l, v, 1);
-        set_outputs(&b, m->outputs);
+        b.expert_outputs = m->outputs.p;
+        b.rounded = m->outputs.number == EXF_NUMBER_BF16;
         b.moe_input = m->x.p;
         if (l->slot_logits) b.slot_logits = l->slot_logits + v->row * (size_t)b.top_k;
         b.stream = stream;
@@ -127,19 +108,9 @@ exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const ex
 {
     if (!r || !r->correct) return EXF_OK;
     exf_moe_block b = block_of(l, v, l->space[v->worker].b->gpu != NULL);
-    set_outputs(&b, outputs);
+    b.expert_outputs = outputs.p;
+    b.rounded = outputs.number == EXF_NUMBER_BF16;
     return r->correct(r->self, &b, routed, err);
-}
-
-static exf_code show_probe(const exf_moe_layer *l, const exf_observer *o, const exf_moe_view *v, const exf_moe_arrays *m,
-                           exf_err *err)
-{
-    const exf_moe_block b = block_of(l, v, l->space[v->worker].b->gpu != NULL);
-    exf_probe_block p = {.q = b.q, .batch = b.batch, .layer = b.layer, .moe_index = b.moe_index, .row = b.row,
-                         .sequence = b.sequence, .position = b.position, .n_tokens = b.n_tokens, .top_k = b.top_k,
-                         .d_model = b.d_model, .worker = b.worker, .topk_ids = b.topk_ids, .original = m->routed,
-                         .rewritten = m->probe_routed};
-    return o->probe(o->self, &p, err);
 }
 
 exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
@@ -169,7 +140,12 @@ exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const
                             .routed = m->probe_routed};
     w->b->moe_sum(w->q, &sum);
     EXF_TRY(exf_moe_correct(l, r, &view, m->probe_outputs, m->probe_routed, err));
-    EXF_TRY(show_probe(l, p->lane->observer, &view, m, err));
+    const exf_moe_block b = block_of(l, &view, w->b->gpu != NULL);
+    exf_probe_block shown = {.q = b.q, .batch = b.batch, .layer = b.layer, .moe_index = b.moe_index, .row = b.row,
+                             .sequence = b.sequence, .position = b.position, .n_tokens = b.n_tokens, .top_k = b.top_k,
+                             .d_model = b.d_model, .worker = b.worker, .topk_ids = b.topk_ids, .original = m->routed,
+                             .rewritten = m->probe_routed};
+    rc = p->lane->observer->probe(p->lane->observer->self, &shown, err);
 out:
     return rc;
 }

@@ -63,12 +63,13 @@ size_t exf_workspace_floats(const exf_backend *b, exf_compute compute, const exf
                             const exf_demand *d)
 {
     exf_moe_needs needs = exf_moe_needs_of(b, a, d);
-    exf_arena head = {NULL, 0};
-    exf_head_arrays arrays;
-    exf_head_carve(&arrays, &head, b, a);
-    size_t block = exf_moe_arrays_floats(b, compute, a, block_tokens, &needs);
+    exf_arena head = {NULL, 0}, block = {NULL, 0};
+    exf_head_arrays of_head;
+    exf_moe_arrays of_block;
+    exf_head_carve(&of_head, &head, b, a);
+    exf_moe_carve(&of_block, &block, b, compute, a, block_tokens, &needs);
     size_t common = d->common_input ? exf_common_floats(b, compute, a) : 0;
-    return larger(larger(exf_mixing_floats(b, a, max_tokens), larger(block, common)), d->head ? head.used : 0);
+    return larger(larger(exf_mixing_floats(b, a, max_tokens), larger(block.used, common)), d->head ? head.used : 0);
 }
 
 size_t exf_mirror_floats(const exf_backend *b, const exf_architecture *a, int block_tokens, const exf_demand *d)
@@ -192,20 +193,15 @@ static void search_parts(const plan_inputs *w, uint64_t most, int n_parts, int n
         }
 }
 
-/* Returns 1 if the pass may load experts in parts.  Each block then runs the parts in one order, once per sweep. */
-static int may_part(const plan_inputs *w)
-{
-    return w->d->lanes == 1 && !w->d->common_input && w->m->arch.n_experts > 1;
-}
-
 /* Writes the fastest plan within `most` bytes to *found and returns 1; else returns 0 and writes the
  * smallest.  Among plans of equally many reads, two slots win over one and few parts over many. */
 static int search_plans(const plan_inputs *w, uint64_t most, exf_pass_plan *found)
 {
     enum { MOST_PARTS = 64 };
     exf_pass_plan least = {.bytes = ~(uint64_t)0}, best = {.reads = 0};
+    int may_part = w->d->lanes == 1 && !w->d->common_input; /* each block runs the parts in one order, once per sweep */
     if (search_whole(w, most, found, &least)) return 1;
-    for (int n_slots = 2; may_part(w) && n_slots > 0; n_slots--)
+    for (int n_slots = 2; may_part && n_slots > 0; n_slots--)
         for (int parts = 2; parts <= MOST_PARTS && parts <= w->m->arch.n_experts; parts *= 2)
             search_parts(w, most, parts, n_slots, &best, &least);
     *found = best.reads ? best : least;
@@ -253,18 +249,6 @@ static void plan_cpu(exf_pass_plan *plan, const plan_inputs *w, int n_workers)
                         (uint64_t)n_workers * exf_workspace_bytes(a, plan->floats);
 }
 
-/* Refuses sequences in which a layer would have to see what an earlier one chose: choices do not outlast their layer.  Up to
- * index_topk tokens all are chosen. */
-static exf_code check_shared_choices(const exf_model *m, const exf_batch *batch, exf_err *err)
-{
-    const exf_mla_spec *s = &m->arch.mla;
-    if (!s->index_shared || batch->max_tokens <= s->index_topk) return EXF_OK;
-    return exf_fail(err, EXF_MODEL,
-                    "%s: layers share the choice of an earlier indexer, which is computed for sequences of at most \"index_topk\", "
-                    "%d tokens, where all are chosen; one has %d: set max_tokens to %d", m->config_path, s->index_topk,
-                    batch->max_tokens, s->index_topk);
-}
-
 exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
                             const exf_demand *d, int n_layers, exf_err *err)
 {
@@ -275,8 +259,12 @@ exf_code exf_pass_plan_make(exf_pass_plan *plan, const exf_forward_options *o, c
                      .queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences),
                      .loader = {.n_readers = o->readers, .first_layer = exf_pass_layers_done(o), .n_layers = n_layers,
                                 .head = d->head}};
-    exf_code rc = check_shared_choices(m, batch, err);
-    if (rc != EXF_OK) return rc;
+    const exf_mla_spec *mla = &m->arch.mla;
+    if (mla->index_shared && batch->max_tokens > mla->index_topk) /* choices do not outlast their layer */
+        return exf_fail(err, EXF_MODEL,
+                        "%s: layers share the choice of an earlier indexer, which is computed for sequences of at most "
+                        "\"index_topk\", %d tokens, where all are chosen; one has %d: set max_tokens to %d", m->config_path,
+                        mla->index_topk, batch->max_tokens, mla->index_topk);
     if (!b->gpu) {
         plan_cpu(plan, &w, exf_forward_workers(b, batch, o->threads));
         return EXF_OK;

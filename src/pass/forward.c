@@ -114,8 +114,13 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     EXF_TRY(open_routes(p, err));
     EXF_TRY(open_router(p, err));
     EXF_TRY(open_tokens(p, err));
-    if (b->gpu) EXF_TRY(exf_moe_not_finite_new(&p->not_finite, b, p->space[0].q, err));
-    if (b->gpu) EXF_TRY(b->alloc(&p->slots_run, 1, sizeof *p->slots_run, "slots that ran", err));
+    if (b->gpu) {
+        uint64_t all_finite = ~(uint64_t)0;
+        EXF_TRY(b->alloc(&p->not_finite, 1, sizeof *p->not_finite, "finite check", err));
+        b->upload(p->space[0].q, p->not_finite, &all_finite, sizeof all_finite);
+        EXF_TRY(b->finish(p->space[0].q, err));
+        EXF_TRY(b->alloc(&p->slots_run, 1, sizeof *p->slots_run, "slots that ran", err));
+    }
     EXF_TRY(exf_rope_tables_new(&p->rope_tables, b, p->space[0].q, a, p->batch->max_tokens, err));
     for (size_t i = 0; i < p->n_lanes; i++) {
         const exf_observer *o = exf_lane_observer(&p->lanes[i]);
@@ -143,19 +148,6 @@ static void add_times(const exf_pass *p)
         report->head += t->head;
         report->flops += t->flops;
     }
-}
-
-/* Adds what the GPU counted of rewritten routes. */
-static exf_code add_slots_run(exf_pass *p, exf_err *err)
-{
-    const exf_architecture *a = &p->model->arch;
-    uint64_t slots = 0;
-    exf_code rc = EXF_OK;
-    if (!p->b->gpu) return EXF_OK;
-    EXF_TRY(p->b->download(p->space[0].q, &slots, p->slots_run, sizeof slots, err));
-    p->space[0].times.flops += 6.0 * (double)slots * a->d_model * a->d_expert;
-out:
-    return rc;
 }
 
 static void close_pass(exf_pass *p)
@@ -190,12 +182,6 @@ static void close_pass(exf_pass *p)
 
 /* ---- layers ----------------------------------------------------------------------------- */
 
-static uint64_t routed_bytes(const exf_model *m, int layer)
-{
-    return exf_model_role_bytes(m, EXF_W_EXPERT_GATE, layer) + exf_model_role_bytes(m, EXF_W_EXPERT_UP, layer) +
-           exf_model_role_bytes(m, EXF_W_EXPERT_DOWN, layer);
-}
-
 /* Runs the layers that no resume point has done. */
 static exf_code run_layers(exf_pass *p, exf_err *err)
 {
@@ -214,7 +200,10 @@ static exf_code run_layers(exf_pass *p, exf_err *err)
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_pass_weights(p, l, err));
         progress.weight_bytes = exf_model_layer_bytes(p->model, l);
-        if (p->reads > 1) progress.weight_bytes += (uint64_t)(p->reads - 1) * routed_bytes(p->model, l);
+        if (p->reads > 1) /* the routed experts, in parts */
+            progress.weight_bytes += (uint64_t)(p->reads - 1) * (exf_model_role_bytes(p->model, EXF_W_EXPERT_GATE, l) +
+                                                                 exf_model_role_bytes(p->model, EXF_W_EXPERT_UP, l) +
+                                                                 exf_model_role_bytes(p->model, EXF_W_EXPERT_DOWN, l));
         p->report->weight_bytes += progress.weight_bytes;
         p->report->read += exf_clock() - start;
         p->parts_waited = 0;
@@ -289,7 +278,11 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     EXF_TRY(run_layers(&p, err));
     if (p.demand.head) EXF_TRY(exf_head_step(&p, err));
     EXF_TRY(exf_hidden_settle(&p.hidden, err));
-    EXF_TRY(add_slots_run(&p, err));
+    if (b->gpu) { /* what it counted of rewritten routes */
+        uint64_t slots = 0;
+        EXF_TRY(b->download(p.space[0].q, &slots, p.slots_run, sizeof slots, err));
+        p.space[0].times.flops += 6.0 * (double)slots * m->arch.d_model * m->arch.d_expert;
+    }
     EXF_TRY(exf_model_layer_done(m, -1, err));
 out:
     if (rc != EXF_OK) (void)exf_ranks_fail(ranks, rc, err);

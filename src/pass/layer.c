@@ -46,24 +46,6 @@ static exf_step step_of(exf_pass *p, size_t lane, int layer, int moe_index, int 
 
 /* ---- one lane ------------------------------------------------------------------------------------- */
 
-/* Runs mixer and router of one lane.  While the lanes are joined only the first lane mixes; another
- * lane copies its routes, or runs the router again if experts are masked. */
-static exf_code mix_lane(exf_step *s, exf_err *err)
-{
-    exf_pass *p = s->p;
-    int follows = s->joined && s->lane > 0;
-    exf_code rc;
-    EXF_TRY(exf_mask_load(s, p->lanes[s->lane].rewriter, err));
-    if (follows && !s->mask) {
-        exf_route_set_copy(s->moe.routes, &p->first, p->space[0].q);
-        return EXF_OK;
-    }
-    for (size_t n = 0; exf_next_group(s, follows ? EXF_HIDDEN_READ : EXF_HIDDEN_CHANGE, &n);)
-        EXF_TRY(follows ? exf_route_group(s, err) : exf_mix_group(s, err));
-out:
-    return rc;
-}
-
 /* Tells the lane's observer where a MoE layer is.  The seconds count as observing, of all workers, since they wait for the one
  * that observes; not those between sweeps on a GPU, since the host may wait for it then. */
 static exf_code tell(const exf_step *s, exf_moment_kind at, exf_progress *progress, exf_err *err)
@@ -94,13 +76,18 @@ out:
     return rc;
 }
 
-/* Routes all tokens, before any expert runs. */
+/* Routes all tokens, before any expert runs.  While the lanes are joined only the first lane mixes; another lane copies its
+ * routes, or runs the router again if experts are masked. */
 static exf_code route_all(exf_step *s, exf_err *err)
 {
     exf_pass *p = s->p;
+    int follows = s->joined && s->lane > 0;
     exf_code rc;
     if (s->inputs) EXF_TRY(tell(s, EXF_AT_INPUTS_BEGIN, NULL, err));
-    EXF_TRY(mix_lane(s, err));
+    EXF_TRY(exf_mask_load(s, p->lanes[s->lane].rewriter, err));
+    if (follows && !s->mask) exf_route_set_copy(s->moe.routes, &p->first, p->space[0].q);
+    for (size_t n = 0; (!follows || s->mask) && exf_next_group(s, follows ? EXF_HIDDEN_READ : EXF_HIDDEN_CHANGE, &n);)
+        EXF_TRY(follows ? exf_route_group(s, err) : exf_mix_group(s, err));
     exf_pass_turn(p, EXF_WORK_ROUTE);
     EXF_TRY(rewrite_lane(s, err));
     exf_progress_add((double)p->batch->n_tokens * (double)(s->lane == 0 ? 1 + p->demand.probes : 1));

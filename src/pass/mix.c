@@ -44,43 +44,27 @@ static void mix_sequence(const exf_step *s, exf_workspace *w, float *hidden, con
     w->times.flops += mixer_flops(s, span);
 }
 
-/* Shows a sequence's routes to the rewriters that get them next: the lane's, and those of lanes that take
- * over the first lane's routes or probe them. */
-static exf_code show_routes(const exf_step *s, const exf_input_block *b, exf_err *err)
-{
-    const exf_pass *p = s->p;
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++) {
-        const exf_rewriter *r = p->lanes[i].rewriter;
-        int gets = i == s->lane || (s->lane == 0 && (s->joined || p->probe_routes[i].n));
-        if (!r || !gets || s->is_probe) continue;
-        if (r->routed) rc = r->routed(r->self, b, err);
-    }
-    return rc;
-}
-
-/* Shows the observer and rewriters what the router read of a sequence, and what it made of it. */
+/* Shows what the router read of a sequence, and what it made of it: to the observer, then to the rewriters that get the routes
+ * next, the lane's, and those of lanes that take over the first lane's routes or probe them. */
 static exf_code show_sequence(const exf_step *s, exf_workspace *w, const exf_span *span, const exf_mixer_arrays *m,
                               const float *logits, exf_err *err)
 {
-    const exf_architecture *a = &s->p->model->arch;
+    const exf_pass *p = s->p;
+    const exf_architecture *a = &p->model->arch;
     const exf_route_set *routes = s->moe.routes;
     size_t slot = span->offset * (size_t)a->top_k;
     const exf_input_block b = {.q = w->b->gpu ? w->q : NULL, .layer = s->moe.layer, .row = span->offset,
                                .n_tokens = span->n_tokens, .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model,
-                               .worker = (int)(w - s->p->space), .moe_input = m->normed,
-                               .split = s->p->weights_now.router_split != NULL, .squares = w->b->gpu ? m->squares : NULL,
+                               .worker = (int)(w - p->space), .moe_input = m->normed,
+                               .split = p->weights_now.router_split != NULL, .squares = w->b->gpu ? m->squares : NULL,
                                .logits = logits, .ids = routes->ids_device + slot, .weights = routes->weights_device + slot};
     exf_code rc = s->inputs ? s->inputs->input(s->inputs->self, &b, err) : EXF_OK;
-    return rc == EXF_OK ? show_routes(s, &b, err) : rc;
-}
-
-/* Returns 1 if a rewriter reads the sums of squares of the router's input (exf_input_block). */
-static int needs_squares(const exf_pass *p)
-{
-    for (size_t i = 0; i < p->n_lanes; i++)
-        if (p->lanes[i].rewriter && p->lanes[i].rewriter->routed) return 1;
-    return 0;
+    for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++) {
+        const exf_rewriter *r = p->lanes[i].rewriter;
+        int gets = i == s->lane || (s->lane == 0 && (s->joined || p->probe_routes[i].n));
+        if (r && r->routed && gets && !s->is_probe) rc = r->routed(r->self, &b, err);
+    }
+    return rc;
 }
 
 /* Norms the router's input with the weights of a role, in the form that its product reads. */
@@ -89,8 +73,10 @@ static exf_matrix norm_input(const exf_step *s, exf_workspace *w, const exf_mixe
     const exf_architecture *a = &s->p->model->arch;
     const exf_layer_weights *lw = &s->p->weights_now;
     if (lw->router_split) {
-        w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, needs_squares(s->p) ? m->squares : NULL, u, lw->w[role], n,
-                                 a->d_model, a->norm_eps);
+        int shown = 0; /* 1: a rewriter reads the sums of squares */
+        for (size_t i = 0; i < s->p->n_lanes; i++) shown |= s->p->lanes[i].rewriter && s->p->lanes[i].rewriter->routed;
+        w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, shown ? m->squares : NULL, u, lw->w[role], n, a->d_model,
+                                 a->norm_eps);
         return exf_bf16((const uint16_t *)(const void *)m->normed);
     }
     w->b->rmsnorm(w->q, m->normed, a->d_model, u, a->d_model, lw->w[role], n, a->d_model, a->norm_eps);
@@ -208,30 +194,26 @@ out:
     return rc;
 }
 
-/* Runs the parts of each sequence by a thread. */
-static exf_code run_on_host(const parts *t, exf_err *err)
-{
-    size_t n = t->step->moe.group.n;
-    exf_loop loop = EXF_LOOP;
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, t->step->p->n_workers))
-    for (size_t i = 0; i < n; i++) {
-        exf_err e;
-        if (exf_loop_takes(&loop, i) && run_sequence(t, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
-    }
-    return exf_loop_end(&loop, err);
-}
-
-/* Runs the parts for all sequences of the group. */
+/* Runs the parts for all sequences of the group, on the CPU each by a thread. */
 static exf_code run_group(const exf_step *s, int mixes, int routes, exf_err *err)
 {
     exf_pass *p = s->p;
     exf_part_times *times = &p->space[0].times;
     parts both = {s, mixes, routes}, mixer = {s, 1, 0}, router = {s, 0, 1};
+    exf_loop loop = EXF_LOOP;
     exf_code rc = EXF_OK;
-    if (!p->b->gpu) return run_on_host(&both, err);
-    if (!p->options->timed) return take_turns(&both, err);
-    if (mixes) EXF_TRY(timed_turns(&mixer, &times->mixer, err));
-    if (routes) EXF_TRY(timed_turns(&router, &times->router, err));
+    if (p->b->gpu && !p->options->timed) return take_turns(&both, err);
+    if (p->b->gpu) {
+        if (mixes) EXF_TRY(timed_turns(&mixer, &times->mixer, err));
+        if (routes) EXF_TRY(timed_turns(&router, &times->router, err));
+        return EXF_OK;
+    }
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(s->moe.group.n, p->n_workers))
+    for (size_t i = 0; i < s->moe.group.n; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && run_sequence(&both, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    rc = exf_loop_end(&loop, err);
 out:
     return rc;
 }

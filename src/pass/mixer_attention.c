@@ -31,27 +31,19 @@ static void project(const exf_mixer_call *c, float *y, exf_role weight, exf_role
     if (c->w[bias]) c->b->add_bias(c->q, y, c->w[bias], c->n_tokens, n);
 }
 
-/* Returns 1 if the matrices of q, k and v are rows of one, as a device's weights lie, and nothing is done to whole rows of q or
- * k. */
-static int are_one_matrix(const exf_mixer_call *c, int dq, int dkv)
-{
-    exf_matrix q = exf_mixer_weight(c, EXF_W_Q), k = exf_mixer_weight(c, EXF_W_K), v = exf_mixer_weight(c, EXF_W_V);
-    size_t h = (size_t)c->a->d_model;
-    if (!exf_products_round(c) || c->a->attention.gated || c->a->attention.clip > 0) return 0;
-    if (c->a->traits[c->layer] & (EXF_T_WIDE | EXF_T_NARROW | EXF_T_V_NORM)) return 0;
-    if (c->w[EXF_W_Q_BIAS] || c->w[EXF_W_K_BIAS] || c->w[EXF_W_V_BIAS] || c->a->traits[c->layer] & EXF_T_QK_NORM_ROW) return 0;
-    return q.number == k.number && q.number == v.number && exf_matrix_at(q, (size_t)dq * h).p == k.p &&
-           exf_matrix_at(k, (size_t)dkv * h).p == v.p;
-}
-
-/* Computes q, k and v in room for all three: as one product where their matrices are one, since narrow products leave most of a
- * device idle. */
+/* Computes q, k and v in room for all three: as one product where their matrices are rows of one, as a device's weights lie, and
+ * nothing is done to whole rows of q or k, since narrow products leave most of a device idle. */
 static places project_all(const exf_mixer_call *c, float *room, int dq, int dkv)
 {
-    size_t t = (size_t)c->n_tokens;
+    exf_matrix q = exf_mixer_weight(c, EXF_W_Q), k = exf_mixer_weight(c, EXF_W_K), v = exf_mixer_weight(c, EXF_W_V);
+    size_t t = (size_t)c->n_tokens, h = (size_t)c->a->d_model;
     int all = dq + 2 * dkv;
+    int biased = c->w[EXF_W_Q_BIAS] || c->w[EXF_W_K_BIAS] || c->w[EXF_W_V_BIAS];
+    int plain = !biased && !c->a->attention.gated && c->a->attention.clip <= 0 &&
+                !(c->a->traits[c->layer] & (EXF_T_WIDE | EXF_T_NARROW | EXF_T_V_NORM | EXF_T_QK_NORM_ROW));
     places p = {room, room + t * (size_t)dq, room + t * (size_t)(dq + dkv), dq, dkv, dkv};
-    if (are_one_matrix(c, dq, dkv)) {
+    if (exf_products_round(c) && plain && q.number == k.number && q.number == v.number &&
+        exf_matrix_at(q, (size_t)dq * h).p == k.p && exf_matrix_at(k, (size_t)dkv * h).p == v.p) {
         exf_mixer_product(c, room, exf_mixer_input(c, 0), EXF_W_Q, c->n_tokens, all, c->a->d_model);
         return (places){room, room + dq, room + dq + dkv, all, all, all};
     }

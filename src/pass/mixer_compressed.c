@@ -62,21 +62,9 @@ static void norm_and_rotate(float *x, const float *weights, const rotation *t, c
     c->b->rope(c->q, x, &shape, cosine, sine);
 }
 
-/* Returns the tokens in complete windows. */
-static size_t whole_tokens(const exf_architecture *a, int layer, int n_tokens)
-{
-    return (size_t)entry_count(a, layer, n_tokens) * (size_t)a->compressed.ratio[layer];
-}
-
 static int width_of(const exf_architecture *a, int layer, int d)
 {
     return entries_overlap(a, layer) ? 2 * d : d;
-}
-
-/* Returns the floats of scratch that make_entries() needs. */
-static size_t entries_scratch(const exf_architecture *a, int layer, int n_tokens, int d)
-{
-    return 2 * whole_tokens(a, layer, n_tokens) * (size_t)width_of(a, layer, d);
 }
 
 /* The weights and width of a compressor: the attention's, or the indexer's narrower one. */
@@ -121,12 +109,6 @@ static void carve_index(index_space *s, const exf_mixer_call *c, int rows)
     s->chosen = (unsigned char *)exf_arena_take(c->arena, (r * n + sizeof(float) - 1) / sizeof(float));
 }
 
-static void make_index_keys(const index_space *s, const exf_mixer_call *c, float *scratch)
-{
-    compressor_part part = {EXF_W_INDEX_KV, EXF_W_INDEX_GATE, EXF_W_INDEX_APE, EXF_W_INDEX_NORM, c->a->compressed.index_dim};
-    if (s->on) make_entries(s->keys, &part, c, scratch);
-}
-
 /* Chooses entries for the queries from `first` on: bytes 0 or 1 [n_rows, entries visible to the last
  * row], or NULL if every visible entry is chosen. q_rank: the queries' normed low-rank rows. */
 static const unsigned char *choose_entries(const index_space *s, const exf_mixer_call *c, const float *q_rank, int first,
@@ -146,14 +128,6 @@ static const unsigned char *choose_entries(const index_space *s, const exf_mixer
     return s->chosen;
 }
 
-static double index_flops(const exf_architecture *a, int layer, double t)
-{
-    const exf_compressed_spec *p = &a->compressed;
-    double q = (double)p->index_heads * p->index_dim, n = floor(t / (p->ratio[layer] ? p->ratio[layer] : 1));
-    if (!entries_overlap(a, layer) || n <= p->index_topk) return 0;
-    return 2 * t * a->d_model * (4.0 * p->index_dim + p->index_heads) + 2 * t * q * p->q_rank + t * n * q;
-}
-
 /* ---- the mixer -------------------------------------------------------------------------------- */
 
 enum { HOST_ROWS = 128, DEVICE_ROWS = 2048 };
@@ -167,11 +141,6 @@ typedef struct {
     float *grouped, *scores;
     index_space index;
 } space;
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
 
 static rotation heads_turn(const exf_mixer_call *c, int first, int n)
 {
@@ -187,54 +156,28 @@ static exf_compressed_attention_shape shape_of(const exf_mixer_call *c, int firs
                                             .ratio = p->ratio[c->layer], .scale = (float)(1.0 / sqrt((double)p->head_dim))};
 }
 
-/* Returns 1 if the backend's compressed_heads computes and rounds the heads. */
-static int rounds_heads(const exf_mixer_call *c)
-{
-    const float *cosine = NULL, *sine = NULL;
-    rotation turn = heads_turn(c, 0, 1);
-    exf_compressed_attention_shape shape = shape_of(c, 0, 1);
-    exf_rope_shape rope = rope_of(&turn, c, &cosine, &sine);
-    return c->b->gpu && c->b->gpu->compressed_heads_fit && c->b->gpu->compressed_heads_fit(&shape, &rope);
-}
-
 static void carve_arrays(space *s, const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
     const exf_compressed_spec *p = &a->compressed;
     int t = c->n_tokens, ratio = p->ratio[c->layer], most = !c->b->gpu ? HOST_ROWS : DEVICE_ROWS, rows = t < most ? t : most;
+    int entries = entry_count(a, c->layer, t), widest = p->head_dim > p->index_dim ? p->head_dim : p->index_dim;
     size_t r = (size_t)rows, d = (size_t)p->head_dim;
+    const float *cosine = NULL, *sine = NULL;
+    rotation turn = heads_turn(c, 0, 1);
+    exf_compressed_attention_shape shape = shape_of(c, 0, 1);
+    exf_rope_shape rope = rope_of(&turn, c, &cosine, &sine);
+    int rounds = c->b->gpu && c->b->gpu->compressed_heads_fit && c->b->gpu->compressed_heads_fit(&shape, &rope);
     s->rows = rows;
     s->tokens = exf_arena_take(c->arena, (size_t)t * d);
-    s->entries = exf_arena_take(c->arena, (size_t)entry_count(a, c->layer, t) * d);
-    s->pooled = exf_arena_take(c->arena, entries_scratch(a, c->layer, t, (int)larger(d, (size_t)p->index_dim)));
+    s->entries = exf_arena_take(c->arena, (size_t)entries * d);
+    s->pooled = exf_arena_take(c->arena, 2 * (size_t)entries * (size_t)ratio * (size_t)width_of(a, c->layer, widest));
     s->q_rank = exf_arena_take(c->arena, r * (size_t)p->q_rank);
     s->q = exf_arena_take(c->arena, r * (size_t)p->n_heads * d);
-    s->rounded = rounds_heads(c) ? exf_arena_take(c->arena, r * (size_t)p->n_heads * d / 2) : NULL;
+    s->rounded = rounds ? exf_arena_take(c->arena, r * (size_t)p->n_heads * d / 2) : NULL;
     s->grouped = exf_arena_take(c->arena, r * (size_t)p->o_groups * (size_t)p->o_rank);
     s->scores = exf_arena_take(c->arena, c->b->compressed_attention_workspace(p->n_heads, rows, t, p->window, ratio));
     carve_index(&s->index, c, rows);
-}
-
-/* Computes the keys of the whole sequence: tokens' keys, entries' keys, the indexer's keys. */
-static void make_keys(const space *s, const exf_mixer_call *c)
-{
-    const exf_architecture *a = c->a;
-    int d = a->compressed.head_dim;
-    compressor_part part = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
-    exf_mixer_product(c, s->tokens, exf_mixer_input(c, 0), EXF_W_KV, c->n_tokens, d, a->d_model);
-    norm_and_rotate(s->tokens, c->w[EXF_W_KV_NORM], &(rotation){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
-    if (entry_count(a, c->layer, c->n_tokens)) make_entries(s->entries, &part, c, s->pooled);
-    make_index_keys(&s->index, c, s->pooled);
-}
-
-/* Projects the queries of n rows from `first` on. */
-static void make_queries(const space *s, const exf_mixer_call *c, int first, int n)
-{
-    const exf_architecture *a = c->a;
-    const exf_compressed_spec *p = &a->compressed;
-    exf_mixer_product(c, s->q_rank, exf_mixer_input(c, first), EXF_W_Q_A, n, p->q_rank, a->d_model);
-    c->b->rmsnorm(c->q, s->q_rank, p->q_rank, s->q_rank, p->q_rank, c->w[EXF_W_Q_A_NORM], n, p->q_rank, a->norm_eps);
-    exf_mixer_product(c, s->q, exf_f32(s->q_rank), EXF_W_Q_B, n, p->n_heads * p->head_dim, p->q_rank);
 }
 
 /* Replaces the queries by the heads' outputs, in place or rounded into s->rounded. */
@@ -256,31 +199,38 @@ static exf_matrix attend_heads(const space *s, const exf_mixer_call *c, const ex
     return exf_f32(s->q);
 }
 
-/* Projects heads [n, wide] to out: each group of heads by its own rows of wo_a, then all by wo_b. */
-static void project_heads(const space *s, const exf_mixer_call *c, exf_matrix heads, int first, int n)
+/* Runs n rows from `first` on: their queries, their heads, and the output projection, each group of heads by its own rows of
+ * wo_a, then all by wo_b. */
+static void run_block(const space *s, const exf_mixer_call *c, int first, int n)
 {
-    const exf_compressed_spec *p = &c->a->compressed;
+    const exf_architecture *a = c->a;
+    const exf_compressed_spec *p = &a->compressed;
     int wide = p->n_heads * p->head_dim, part = wide / p->o_groups, low = p->o_groups * p->o_rank;
     exf_product_steps steps = {.count = p->o_groups, .y = p->o_rank, .x = part, .w = (size_t)p->o_rank * (size_t)part};
+    exf_mixer_product(c, s->q_rank, exf_mixer_input(c, first), EXF_W_Q_A, n, p->q_rank, a->d_model);
+    c->b->rmsnorm(c->q, s->q_rank, p->q_rank, s->q_rank, p->q_rank, c->w[EXF_W_Q_A_NORM], n, p->q_rank, a->norm_eps);
+    exf_mixer_product(c, s->q, exf_f32(s->q_rank), EXF_W_Q_B, n, wide, p->q_rank);
+    exf_compressed_keys keys = {s->tokens, s->entries, choose_entries(&s->index, c, s->q_rank, first, n), c->w[EXF_W_SINK]};
+    exf_matrix heads = attend_heads(s, c, &keys, first, n);
     c->b->gemm_xwt_many(c->q, s->grouped, low, heads, wide, exf_mixer_weight(c, EXF_W_O_A), part, &steps, n, p->o_rank, part);
     exf_mixer_output(c, first, exf_f32(s->grouped), EXF_W_O_B, n, low);
 }
 
-static void run_block(const space *s, const exf_mixer_call *c, int first, int n)
-{
-    make_queries(s, c, first, n);
-    exf_compressed_keys keys = {s->tokens, s->entries, choose_entries(&s->index, c, s->q_rank, first, n), c->w[EXF_W_SINK]};
-    project_heads(s, c, attend_heads(s, c, &keys, first, n), first, n);
-}
-
+/* Computes the keys of the whole sequence, the tokens', the entries' and the indexer's, and then the queries in blocks. */
 static void run_mixer(const exf_mixer_call *c)
 {
+    const exf_architecture *a = c->a;
+    int d = a->compressed.head_dim, t = c->n_tokens;
+    compressor_part of_attention = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
+    compressor_part of_index = {EXF_W_INDEX_KV, EXF_W_INDEX_GATE, EXF_W_INDEX_APE, EXF_W_INDEX_NORM, a->compressed.index_dim};
     space s;
     carve_arrays(&s, c);
     if (!c->arena->base) return;
-    make_keys(&s, c);
-    for (int first = 0; first < c->n_tokens; first += s.rows)
-        run_block(&s, c, first, c->n_tokens - first < s.rows ? c->n_tokens - first : s.rows);
+    exf_mixer_product(c, s.tokens, exf_mixer_input(c, 0), EXF_W_KV, t, d, a->d_model);
+    norm_and_rotate(s.tokens, c->w[EXF_W_KV_NORM], &(rotation){.n_rows = t, .n_heads = 1, .d = d, .step = 1}, c);
+    if (entry_count(a, c->layer, t)) make_entries(s.entries, &of_attention, c, s.pooled);
+    if (s.index.on) make_entries(s.index.keys, &of_index, c, s.pooled);
+    for (int first = 0; first < t; first += s.rows) run_block(&s, c, first, t - first < s.rows ? t - first : s.rows);
 }
 
 static double count_flops(const exf_architecture *a, int layer, double t)
@@ -289,11 +239,14 @@ static double count_flops(const exf_architecture *a, int layer, double t)
     double h = a->d_model, d = p->head_dim, wide = p->n_heads * d, low = (double)p->o_groups * p->o_rank, ratio = p->ratio[layer];
     double projections = h * p->q_rank + p->q_rank * wide + h * d + wide * p->o_rank + low * h;
     double keys = t < p->window ? t : p->window; /* keys that a query is scored against */
+    double index_q = (double)p->index_heads * p->index_dim, entries = floor(t / (ratio > 0 ? ratio : 1)), index = 0;
+    if (entries_overlap(a, layer) && entries > p->index_topk)
+        index = 2 * t * h * (4.0 * p->index_dim + p->index_heads) + 2 * t * index_q * p->q_rank + t * entries * index_q;
     if (ratio > 0) {
         keys += t / ratio / 2;
         projections += h * d * (entries_overlap(a, layer) ? 4 : 2);
     }
-    return 2 * t * projections + 4 * t * wide * keys + index_flops(a, layer, t);
+    return 2 * t * projections + 4 * t * wide * keys + index;
 }
 
 const exf_mixer exf_mixer_compressed = {.name = "compressed", .run = run_mixer, .flops = count_flops};

@@ -8,13 +8,6 @@
 /* Added inside the root of the l2 norm; the reference has it as a constant, too. */
 static const double l2_eps = 1e-6;
 
-static exf_delta_shape shape_of(const exf_deltanet_spec *s, int n_tokens)
-{
-    int dv = s->n_value_heads * s->value_dim, ld = 2 * s->n_key_heads * s->key_dim + dv;
-    return (exf_delta_shape){.n_tokens = n_tokens, .n_key_heads = s->n_key_heads, .n_value_heads = s->n_value_heads,
-                             .key_dim = s->key_dim, .value_dim = s->value_dim, .ldq = ld, .ldk = ld, .ldv = ld, .ldo = dv};
-}
-
 /* Returns the floats of workspace of run_recurrence(). */
 static size_t recurrence_workspace(const exf_mixer_call *c, const exf_delta_shape *s)
 {
@@ -59,9 +52,12 @@ static exf_matrix gate_heads(const exf_mixer_call *c, float *heads, float *z, fl
 static void run_mixer(const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
-    exf_delta_shape s = shape_of(&a->deltanet, c->n_tokens);
+    const exf_deltanet_spec *d = &a->deltanet;
     exf_matrix x = exf_mixer_input(c, 0);
-    int t = c->n_tokens, h = a->d_model, n_heads = s.n_value_heads, dv = s.ldo, dqkv = s.ldv;
+    int t = c->n_tokens, h = a->d_model, n_heads = d->n_value_heads;
+    int dv = n_heads * d->value_dim, dqkv = 2 * d->n_key_heads * d->key_dim + dv;
+    exf_delta_shape s = {.n_tokens = t, .n_key_heads = d->n_key_heads, .n_value_heads = n_heads, .key_dim = d->key_dim,
+                         .value_dim = d->value_dim, .ldq = dqkv, .ldk = dqkv, .ldv = dqkv, .ldo = dv};
     size_t rows = (size_t)t;
     float *qkv = exf_arena_take(c->arena, rows * (size_t)dqkv), *z = exf_arena_take(c->arena, rows * (size_t)dv);
     float *heads = exf_arena_take(c->arena, rows * (size_t)dv);

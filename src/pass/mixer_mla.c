@@ -146,39 +146,7 @@ static void choose_block(const mla_space *m, const exf_mixer_call *c, int first,
     c->b->indexer(c->q, x->chosen + (size_t)first * (size_t)t, x->q, x->weights, x->keys, &shape, x->work);
 }
 
-/* Chooses the tokens that each token sees, from the low-rank queries of all. */
-static void choose_tokens(const mla_space *m, const exf_mixer_call *c)
-{
-    const index_space *x = &m->index;
-    int t = c->n_tokens, d = c->a->mla.index_dim;
-    if (!x->on) return;
-    exf_mixer_product(c, x->keys, exf_mixer_input(c, 0), EXF_W_INDEX_KV, t, d, c->a->d_model);
-    c->b->layernorm(c->q, x->keys, c->w[EXF_W_INDEX_NORM], c->w[EXF_W_INDEX_NORM_BIAS], t, d, INDEX_NORM_EPS);
-    rotate_index(x->keys, 0, t, 1, c);
-    for (int first = 0; first < t; first += x->rows) choose_block(m, c, first, t - first < x->rows ? t - first : x->rows);
-}
-
-static double index_flops(const exf_architecture *a, double t)
-{
-    const exf_mla_spec *s = &a->mla;
-    double q = (double)s->index_heads * s->index_dim;
-    if (s->index_topk == 0 || t <= s->index_topk) return 0;
-    return 2 * t * (q * s->q_rank + (double)a->d_model * (s->index_dim + s->index_heads)) + t * (t + 1) * q;
-}
-
 /* ---- keys, values and heads ------------------------------------------------------------------- */
-
-/* Computes the latent and the shared key: the latent is normed, the key only rotated.  Copies the
- * key after each head's own part of its keys. */
-static void make_latent(const mla_space *m, const exf_mixer_call *c)
-{
-    const exf_mla_spec *s = &c->a->mla;
-    int h = c->a->d_model, t = c->n_tokens, n = s->kv_rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, group = group_of(c);
-    exf_mixer_product(c, m->latent, exf_mixer_input(c, 0), EXF_W_KV_A, t, n, h);
-    c->b->rmsnorm(c->q, m->latent, n, m->latent, n, c->w[EXF_W_KV_A_NORM], t, s->kv_rank, norm_eps(c));
-    rotate(m->latent, 1, n, s->kv_rank, c);
-    c->b->repeat_columns(c->q, m->k + s->nope_dim, group * dk, group, dk, m->latent + s->kv_rank, n, t, s->rope_dim);
-}
 
 /* Expands keys and values of n heads from `first` on; kv_b holds per head the rows [nope | v]. */
 static void expand_heads(const mla_space *m, const exf_mixer_call *c, int first, int n)
@@ -194,41 +162,49 @@ static void expand_heads(const mla_space *m, const exf_mixer_call *c, int first,
                         dv, rank);
 }
 
-/* Runs attention of the heads from `first` on, at most a group. */
-static void attend_heads(const mla_space *m, const exf_mixer_call *c, int first)
-{
-    const exf_mla_spec *s = &c->a->mla;
-    int dk = s->nope_dim + s->rope_dim, dv = s->v_dim, left = s->n_heads - first, n = left < group_of(c) ? left : group_of(c);
-    exf_attention_shape shape = shape_of(c, n);
-    shape.chosen = m->index.on ? m->index.chosen : NULL;
-    exf_matrix all = exf_mixer_heads(&shape, m->heads);
-    char *out = (char *)m->heads + (size_t)first * (size_t)dv * exf_number_bytes(all.number);
-    expand_heads(m, c, first, n);
-    c->b->attention(c->q, out, m->q + (size_t)first * (size_t)dk, m->k, m->v, &shape, m->scores);
-}
-
 static void run_mixer(const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
+    int h = c->a->d_model, t = c->n_tokens, wide = s->kv_rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, group = group_of(c);
     mla_space m;
     carve_arrays(&m, c);
     if (!c->arena->base) return;
     make_queries(&m, c);
-    choose_tokens(&m, c);
-    make_latent(&m, c);
-    for (int head = 0; head < s->n_heads; head += group_of(c)) attend_heads(&m, c, head);
-    exf_attention_shape shape = shape_of(c, group_of(c));
-    exf_mixer_output(c, 0, exf_mixer_heads(&shape, m.heads), EXF_W_O, c->n_tokens, s->n_heads * s->v_dim);
+    const index_space *x = &m.index;
+    if (x->on) { /* the tokens that each token sees, from the low-rank queries of all */
+        exf_mixer_product(c, x->keys, exf_mixer_input(c, 0), EXF_W_INDEX_KV, t, s->index_dim, h);
+        c->b->layernorm(c->q, x->keys, c->w[EXF_W_INDEX_NORM], c->w[EXF_W_INDEX_NORM_BIAS], t, s->index_dim, INDEX_NORM_EPS);
+        rotate_index(x->keys, 0, t, 1, c);
+        for (int first = 0; first < t; first += x->rows) choose_block(&m, c, first, t - first < x->rows ? t - first : x->rows);
+    }
+    /* the latent is normed, the shared key only rotated, and copied after each head's own part of its keys */
+    exf_mixer_product(c, m.latent, exf_mixer_input(c, 0), EXF_W_KV_A, t, wide, h);
+    c->b->rmsnorm(c->q, m.latent, wide, m.latent, wide, c->w[EXF_W_KV_A_NORM], t, s->kv_rank, norm_eps(c));
+    rotate(m.latent, 1, wide, s->kv_rank, c);
+    c->b->repeat_columns(c->q, m.k + s->nope_dim, group * dk, group, dk, m.latent + s->kv_rank, wide, t, s->rope_dim);
+    exf_attention_shape shape = shape_of(c, group);
+    exf_matrix heads = exf_mixer_heads(&shape, m.heads);
+    for (int first = 0; first < s->n_heads; first += group) { /* a group of heads at a time */
+        int n = s->n_heads - first < group ? s->n_heads - first : group;
+        char *out = (char *)m.heads + (size_t)first * (size_t)s->v_dim * exf_number_bytes(heads.number);
+        shape = shape_of(c, n);
+        shape.chosen = x->on ? x->chosen : NULL;
+        expand_heads(&m, c, first, n);
+        c->b->attention(c->q, out, m.q + (size_t)first * (size_t)dk, m.k, m.v, &shape, m.scores);
+    }
+    exf_mixer_output(c, 0, heads, EXF_W_O, t, s->n_heads * s->v_dim);
 }
 
 static double count_flops(const exf_architecture *a, int layer, double t)
 {
     const exf_mla_spec *s = &a->mla;
     double h = a->d_model, n = s->n_heads, dk = s->nope_dim + s->rope_dim, dv = s->v_dim, kv = s->kv_rank, rank = s->q_rank;
-    double q = rank > 0 ? rank * (h + n * dk) : h * n * dk;
+    double q = rank > 0 ? rank * (h + n * dk) : h * n * dk, index_q = (double)s->index_heads * s->index_dim, index = 0;
     (void)layer;
+    if (s->index_topk > 0 && t > s->index_topk)
+        index = 2 * t * (index_q * rank + h * (s->index_dim + s->index_heads)) + t * (t + 1) * index_q;
     double projections = q + h * (kv + s->rope_dim) + kv * n * (s->nope_dim + dv) + n * dv * h;
-    return 2 * t * projections + n * (dk + dv) * t * (t + 1) + index_flops(a, t);
+    return 2 * t * projections + n * (dk + dv) * t * (t + 1) + index;
 }
 
 const exf_mixer exf_mixer_mla = {.name = "latent attention", .run = run_mixer, .flops = count_flops};

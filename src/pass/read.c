@@ -39,21 +39,14 @@ void exf_pass_close_weights(exf_pass *p)
     exf_layer_weights_free(&p->weights_now);
 }
 
-/* Returns the stored bytes of a layer's tensors, of the head's or of the embedding. */
-static uint64_t loaded_bytes(const exf_model *m, int layer)
-{
-    uint64_t table = exf_model_role_bytes(m, EXF_W_EMBED, -1);
-    if (layer >= 0) return exf_model_layer_bytes(m, layer);
-    return layer == EXF_LAYER_EMBED ? table : exf_model_layer_bytes(m, -1) - table;
-}
-
 exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err)
 {
-    exf_code rc;
+    uint64_t table = layer < 0 ? exf_model_role_bytes(p->model, EXF_W_EMBED, -1) : 0;
+    uint64_t bytes = layer == EXF_LAYER_EMBED ? table : exf_model_layer_bytes(p->model, layer) - table;
     exf_progress_turn(EXF_WORK_READ);
-    rc = p->loader ? exf_weight_loader_next(p->loader, &p->weights_now, err)
-                   : exf_host_loader_layer(p->host_loader, &p->weights_now, p->options->threads, err);
-    exf_progress_add((double)loaded_bytes(p->model, layer));
+    exf_code rc = p->loader ? exf_weight_loader_next(p->loader, &p->weights_now, err)
+                            : exf_host_loader_layer(p->host_loader, &p->weights_now, p->options->threads, err);
+    exf_progress_add((double)bytes);
     return rc;
 }
 
@@ -65,17 +58,6 @@ double exf_pass_waited(const exf_pass *p)
 /* ---- embedding ------------------------------------------------------------------------------ */
 
 enum { CHUNK = 1024 }; /* rows that the CPU uploads at a time */
-
-/* Writes a token's embedding, scaled where the model says so, to every residual stream of its row. */
-static void embed_rows(const exf_pass *p, float *rows, size_t first, size_t n, const float *table)
-{
-    size_t h = (size_t)p->model->arch.d_model, streams = (size_t)p->model->arch.residual.streams;
-    for (size_t t = 0; t < n; t++)
-        for (size_t k = 0; k < streams; k++)
-            memcpy(rows + (t * streams + k) * h, table + (size_t)p->batch->ids[first + t] * h, h * sizeof *rows);
-    if (p->model->arch.embed_scale > 0)
-        for (size_t i = 0; i < n * streams * h; i++) rows[i] *= (float)p->model->arch.embed_scale;
-}
 
 /* Uploads the table as it is stored and looks tokens up on the GPU. */
 static exf_code embed_gpu(exf_pass *p, exf_err *err)
@@ -95,11 +77,12 @@ static exf_code embed_gpu(exf_pass *p, exf_err *err)
     return p->b->finish(q, err);
 }
 
-/* Looks tokens up on the CPU; the table is read once and freed. */
+/* Looks tokens up on the CPU, scaled where the model says so, for every residual stream; the table is read once and freed. */
 static exf_code embed_host(exf_pass *p, exf_err *err)
 {
+    const exf_architecture *a = &p->model->arch;
     float *table = NULL, *rows = NULL;
-    size_t width = exf_row_width(&p->model->arch);
+    size_t h = (size_t)a->d_model, streams = (size_t)a->residual.streams, width = exf_row_width(a);
     exf_code rc;
     EXF_TRY(exf_mem_new(&table, exf_model_count(p->model, EXF_W_EMBED, -1), sizeof(float), "embedding", err));
     EXF_TRY(exf_mem_new(&rows, CHUNK * width, sizeof(float), "embedded tokens", err));
@@ -107,7 +90,9 @@ static exf_code embed_host(exf_pass *p, exf_err *err)
     exf_progress_add((double)exf_model_role_bytes(p->model, EXF_W_EMBED, -1));
     for (size_t t = 0; t < p->batch->n_tokens; t += CHUNK) {
         size_t n = p->batch->n_tokens - t < CHUNK ? p->batch->n_tokens - t : CHUNK;
-        embed_rows(p, rows, t, n, table);
+        for (size_t i = 0; i < n * streams; i++)
+            memcpy(rows + i * h, table + (size_t)p->batch->ids[t + i / streams] * h, h * sizeof *rows);
+        for (size_t i = 0; a->embed_scale > 0 && i < n * width; i++) rows[i] *= (float)a->embed_scale;
         p->b->upload(p->space[0].q, p->hidden.lane[0] + t * width, rows, n * width * sizeof(float));
         EXF_TRY(p->b->finish(p->space[0].q, err));
     }

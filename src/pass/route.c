@@ -7,21 +7,16 @@
 
 /* ---- the router -------------------------------------------------------------------------------- */
 
-static exf_router_rules rules_of(const exf_architecture *a, const exf_layer_weights *lw, const float *mask)
+void exf_routing_run(exf_workspace *ws, int32_t *ids, float *weights, exf_matrix input, const int32_t *tokens, int n_tokens,
+                     const exf_architecture *a, const exf_layer_weights *lw, const float *mask, float *logits)
 {
     const exf_router_spec *r = &a->router;
-    return (exf_router_rules){
+    exf_router_rules rules = {
         .score = r->score, .n_experts = a->n_experts, .top_k = a->top_k, .n_groups = r->n_groups, .top_groups = r->top_groups,
         .group_top2 = r->group_score == EXF_GROUP_TOP2_SUM, .renormalise = r->renormalise, .epsilon = r->epsilon,
         .scaling = r->scaling, .bias = mask ? mask + a->n_experts : lw->w[EXF_W_ROUTER_BIAS], .table = lw->w[EXF_W_ROUTER_TABLE],
         .expert_scale = lw->w[EXF_W_EXPERT_SCALE],
     };
-}
-
-void exf_routing_run(exf_workspace *ws, int32_t *ids, float *weights, exf_matrix input, const int32_t *tokens, int n_tokens,
-                     const exf_architecture *a, const exf_layer_weights *lw, const float *mask, float *logits)
-{
-    exf_router_rules rules = rules_of(a, lw, mask);
     int h = input.number == EXF_NUMBER_BF16 ? 2 * a->d_model : a->d_model;
     exf_matrix w = input.number == EXF_NUMBER_BF16 ? exf_bf16(lw->router_split) : exf_f32(lw->w[EXF_W_ROUTER]);
     float alpha = a->router.input_scale > 0 ? (float)a->router.input_scale : 1;

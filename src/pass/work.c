@@ -82,57 +82,35 @@ static void set_priors(exf_eta *e, const exf_architecture *a)
 
 /* ---- units -------------------------------------------------------------------------------- */
 
-static double common_tokens(const exf_batch *batch, int wanted)
-{
-    double all = 0;
-    for (size_t i = 0; i < batch->n_sequences; i++) all += batch->span[i].n_tokens < wanted ? batch->span[i].n_tokens : wanted;
-    return all;
-}
-
-static double mixer_flops(const exf_architecture *a, const exf_batch *batch, int layer)
-{
-    double all = 0;
-    for (size_t i = 0; i < batch->n_sequences; i++)
-        all += exf_mixer_of(a->mixer[layer])->flops(a, layer, batch->span[i].n_tokens);
-    return all;
-}
-
-static void plan_moe_layer(exf_eta *e, const exf_batch *batch, const exf_demand *d)
-{
-    double tokens = (double)batch->n_tokens, lanes = (double)d->lanes;
-    int sweeps = d->sweeps > 1 ? d->sweeps : 1;
-    if (lanes > 1) e->kind[EXF_WORK_ROUTE].planned += tokens * (lanes + (double)d->probes);
-    e->kind[EXF_WORK_EXPERTS].planned += tokens * (lanes - 1 + sweeps);
-    if (d->common_input) e->kind[EXF_WORK_COMMON].planned += common_tokens(batch, d->common_input);
-}
-
 /* Until the first router has run the lanes are joined, and the first of them computes for all. */
 exf_eta exf_work_of_pass(const exf_model *m, const exf_batch *batch, const exf_demand *d, int first, int n_layers)
 {
     const exf_architecture *a = &m->arch;
     exf_eta e = {.now = EXF_WORK_READ};
-    double lanes = (double)d->lanes;
-    int joined = 1;
+    double lanes = (double)d->lanes, tokens = (double)batch->n_tokens, common = 0;
+    int joined = 1, sweeps = d->sweeps > 1 ? d->sweeps : 1;
     set_priors(&e, a);
+    for (size_t i = 0; i < batch->n_sequences; i++)
+        common += batch->span[i].n_tokens < d->common_input ? batch->span[i].n_tokens : d->common_input;
     for (int l = 0; l < first; l++) joined &= !a->is_moe[l];
     for (int l = first; l < n_layers; l++) {
+        double mixer = 0, computed = joined ? 1 : lanes;
+        for (size_t i = 0; i < batch->n_sequences; i++) mixer += exf_mixer_of(a->mixer[l])->flops(a, l, batch->span[i].n_tokens);
         e.kind[EXF_WORK_READ].planned += (double)exf_model_layer_bytes(m, l);
-        e.kind[EXF_WORK_MIXER + a->mixer[l]].planned += mixer_flops(a, batch, l) * (joined ? 1 : lanes);
-        if (a->is_moe[l])
-            plan_moe_layer(&e, batch, d);
-        else
-            e.kind[EXF_WORK_DENSE].planned += (double)batch->n_tokens * (joined ? 1 : lanes);
+        e.kind[EXF_WORK_MIXER + a->mixer[l]].planned += mixer * computed;
         joined &= !a->is_moe[l];
+        if (!a->is_moe[l]) {
+            e.kind[EXF_WORK_DENSE].planned += tokens * computed;
+            continue;
+        }
+        if (lanes > 1) e.kind[EXF_WORK_ROUTE].planned += tokens * (lanes + (double)d->probes);
+        e.kind[EXF_WORK_EXPERTS].planned += tokens * (lanes - 1 + sweeps);
+        e.kind[EXF_WORK_COMMON].planned += common;
     }
     e.kind[EXF_WORK_REST].planned = n_layers - first;
     if (!first || d->head) e.kind[EXF_WORK_READ].planned += (double)exf_model_layer_bytes(m, -1);
-    if (d->head && n_layers == a->n_layers) e.kind[EXF_WORK_HEAD].planned = (double)batch->n_tokens * lanes;
+    if (d->head && n_layers == a->n_layers) e.kind[EXF_WORK_HEAD].planned = tokens * lanes;
     return e;
-}
-
-static int same_kind(const exf_architecture *a, int k, int l)
-{
-    return a->mixer[k] == a->mixer[l] && a->is_moe[k] == a->is_moe[l] && a->traits[k] == a->traits[l];
 }
 
 int exf_work_sample_layers(const exf_architecture *a)
@@ -140,7 +118,7 @@ int exf_work_sample_layers(const exf_architecture *a)
     int n = 0;
     for (int l = 0; l < a->n_layers; l++) {
         int k = 0;
-        while (k < l && !same_kind(a, k, l)) k++;
+        while (k < l && (a->mixer[k] != a->mixer[l] || a->is_moe[k] != a->is_moe[l] || a->traits[k] != a->traits[l])) k++;
         if (k == l) n = l + 1;
     }
     return n;
