@@ -4,6 +4,7 @@
 #include "run/stage.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 static const exf_opt rows[] = {
     {NULL, "text", 0, EXF_OPT_FILES, offsetof(exf_recipe, texts), NULL, "FILE", "Run",
@@ -42,7 +43,13 @@ static const exf_opt rows[] = {
 
 static exf_code run_calibrate(exf_recipe *r, exf_err *err)
 {
-    return r->init_path ? exf_init_recipe(r, err) : r->list_inputs ? exf_list_inputs(r, err) : exf_stage_calibrate(r, err);
+    exf_text inputs = {0};
+    if (r->init_path) return exf_init_recipe(r, err);
+    if (!r->list_inputs) return exf_stage_calibrate(r, err);
+    exf_code rc = exf_inputs_text(r, &inputs, err);
+    if (rc == EXF_OK) fputs(inputs.s, stdout);
+    exf_text_free(&inputs);
+    return rc;
 }
 
 const exf_program exf_program_calibrate = {

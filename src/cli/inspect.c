@@ -342,34 +342,6 @@ static void write_row(exf_jw *w, const char *key, const exf_layer_summary *row)
     exf_jw_close(w);
 }
 
-static void write_pool(exf_jw *w, const exf_inspection *s, const exf_static_pool *p)
-{
-    exf_jw_open(w, NULL, '{');
-    exf_jw_int(w, "size", p->size);
-    exf_jw_text(w, "by", p->by);
-    exf_jw_open(w, "members", '[');
-    for (int l = 0; l < s->n_layers; l++) {
-        exf_jw_open(w, NULL, '[');
-        for (int k = 0; k < p->size; k++) exf_jw_int(w, NULL, p->members[(size_t)l * (size_t)p->size + (size_t)k]);
-        exf_jw_close(w);
-    }
-    exf_jw_close(w);
-    exf_jw_close(w);
-}
-
-static void write_shape(exf_jw *w, const exf_inspection *s)
-{
-    exf_jw_int(w, "n_experts", s->shape.n_experts);
-    exf_jw_int(w, "top_k", s->shape.top_k);
-    exf_jw_int(w, "d_model", s->shape.d_model);
-    exf_jw_int(w, "n_sequences", s->shape.n_sequences);
-    exf_jw_int(w, "n_tokens", s->shape.n_tokens);
-    exf_jw_open(w, "pools", '[');
-    for (int i = 0; i < s->n_pools; i++) write_pool(w, s, &s->pool[i]);
-    exf_jw_close(w);
-    exf_budgets_json(w, s);
-}
-
 static exf_code print_as_json(const char *path, const exf_inspection *s, const exf_layer_summary *rows, exf_err *err)
 {
     exf_jw w = {0};
@@ -378,7 +350,13 @@ static exf_code print_as_json(const char *path, const exf_inspection *s, const e
     exf_jw_text(&w, "kind", s->kind->kind);
     exf_jw_int(&w, "version", s->version);
     exf_jw_text(&w, "part", s->part);
-    write_shape(&w, s);
+    exf_jw_int(&w, "n_experts", s->shape.n_experts);
+    exf_jw_int(&w, "top_k", s->shape.top_k);
+    exf_jw_int(&w, "d_model", s->shape.d_model);
+    exf_jw_int(&w, "n_sequences", s->shape.n_sequences);
+    exf_jw_int(&w, "n_tokens", s->shape.n_tokens);
+    exf_pools_json(&w, s);
+    exf_budgets_json(&w, s);
     exf_jw_open(&w, "layers", '[');
     for (int l = 0; l < s->n_layers; l++) write_row(&w, NULL, &rows[l]);
     exf_jw_close(&w);

@@ -5,12 +5,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/registry.h"
-#include "kernels/linear/linear.h"
 
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -187,16 +187,6 @@ static exf_code take_numbered(exf_pruned_tensor *t, const site *at, const int32_
     return rc;
 }
 
-/* Returns 1 for a tensor of a layer for multi-token prediction. */
-static int is_of_prediction(const exf_model *m, const char *name)
-{
-    char prefix[EXF_TENSOR_NAME_LEN];
-    if (strncmp(name, "mtp.", 4) == 0 || strncmp(name, "model.mtp.", 10) == 0) return 1;
-    exf_tensor_name(prefix, &m->arch, "{P}layers.", 0, 0);
-    size_t n = strlen(prefix);
-    return strncmp(name, prefix, n) == 0 && strtol(name + n, NULL, 10) >= m->arch.n_layers;
-}
-
 /* Takes what is left of a stored tensor. */
 static exf_code take_tensor(exf_pruned_tensors *p, const exf_model *m, const sites *s, const exf_stored_tensor *from,
                             const int32_t *kept, int keep, exf_err *err)
@@ -205,12 +195,17 @@ static exf_code take_tensor(exf_pruned_tensors *p, const exf_model *m, const sit
     const exf_tensor *v = &from->tensor->view;
     exf_pruned_tensor *t = &p->tensor[p->n];
     const site *at = NULL; /* the place to which it belongs; NULL: it is of no expert */
+    char layers[EXF_TENSOR_NAME_LEN];
     int taken = 1, axis = exf_pruned_axis(v);
     exf_code rc;
     for (size_t i = 0; i < s->n && !at; i++)
         if (strncmp(name, s->at[i].prefix, s->at[i].len) == 0) at = &s->at[i];
     *t = (exf_pruned_tensor){.from = from, .view = from->tensor->view};
-    if (!at && is_of_prediction(m, name)) {
+    /* A tensor of a layer for multi-token prediction is left out. */
+    exf_tensor_name(layers, &m->arch, "{P}layers.", 0, 0);
+    int is_prediction = strncmp(name, "mtp.", 4) == 0 || strncmp(name, "model.mtp.", 10) == 0 ||
+                        (exf_starts_with(name, layers) && strtol(name + strlen(layers), NULL, 10) >= m->arch.n_layers);
+    if (!at && is_prediction) {
         p->n_dropped_layers++;
         return EXF_OK;
     }

@@ -13,24 +13,19 @@
 
 /* ---- layers without evidence ------------------------------------------------------------------ */
 
-/* Returns 1 if the tables have layer `index`, and a pair with evidence in it. */
-static int has_pairs(const exf_tables *t, int index)
-{
-    size_t cells = (size_t)t->shape.n_experts * (size_t)t->shape.n_experts;
-    for (size_t i = 0; index >= 0 && i < cells; i++)
-        if (t->loss[(size_t)index * cells + i] < EXF_NO_PAIR) return 1;
-    return 0;
-}
-
 exf_code exf_writer_refuse_unobserved(const exf_tables *t, int first, int n, exf_err *err)
 {
-    for (int l = first; l < n; l++)
-        if (!has_pairs(t, exf_tables_index(t, l)))
+    size_t cells = (size_t)t->shape.n_experts * (size_t)t->shape.n_experts;
+    for (int l = first; l < n; l++) {
+        int index = exf_tables_index(t, l), has_pair = 0;
+        for (size_t i = 0; index >= 0 && i < cells && !has_pair; i++) has_pair = t->loss[(size_t)index * cells + i] < EXF_NO_PAIR;
+        if (!has_pair)
             return exf_fail(err, EXF_THRESHOLD,
                             "layer %d has no pair of experts with evidence, and the runtime folds it all the same: what it leaves "
                             "out there is lost; calibrate the layer too (calibrate.pairs: common_input observes every one), or "
                             "accept the loss with serve.unobserved_layers=accept",
                             l);
+    }
     return EXF_OK;
 }
 

@@ -6,8 +6,6 @@
 #include "base/file.h"
 #include "base/registry.h"
 
-#include <string.h>
-
 #define X(name) extern const exf_writer exf_writer_##name;
 #include "gen/writer.inc"
 #undef X

@@ -12,22 +12,14 @@
 
 #include <string.h>
 
-static exf_pt text_item(const char *key, const char *value)
+/* Makes an item of a text, or of the number that it spells; None where that is not known. */
+static exf_pt item_of(const char *key, exf_pt_kind kind, const char *value)
 {
-    return (exf_pt){.key = key, .kind = value ? EXF_PT_TEXT : EXF_PT_NONE, .text = value};
-}
-
-static exf_pt int_item(const char *key, const char *value)
-{
-    exf_pt v = {.key = key, .kind = EXF_PT_NONE};
-    if (value && exf_parse_i64(value, &v.integer)) v.kind = EXF_PT_INT;
-    return v;
-}
-
-static exf_pt real_item(const char *key, const char *value)
-{
-    exf_pt v = {.key = key, .kind = EXF_PT_NONE};
-    if (value && exf_parse_f64(value, &v.real)) v.kind = EXF_PT_REAL;
+    exf_pt v = {.key = key, .kind = EXF_PT_NONE, .text = value};
+    if (kind == EXF_PT_TEXT ? value != NULL
+        : kind == EXF_PT_INT ? value && exf_parse_i64(value, &v.integer)
+                             : value && exf_parse_f64(value, &v.real))
+        v.kind = kind;
     return v;
 }
 
@@ -67,13 +59,13 @@ static exf_code write_qwen3(const exf_export *x, const char *path, int force, ex
         exf_runtime_matrices("coeff", &r, r.coeff),
         exf_runtime_matrices("loss", &r, r.loss),
         exf_runtime_norms("expert_norms", &r),
-        text_item("loss_kind", "relative_scalar_reconstruction_error"),
-        text_item("weighting", weighting && strcmp(weighting, "source_norm") == 0 ? "source_output_norm" : weighting),
-        real_item("ridge", exf_provenance_get(p, "solve.ridge")),
-        real_item("clip_min", comma ? low : NULL),
-        real_item("clip_max", comma ? comma + 1 : NULL),
-        int_item("num_samples", exf_provenance_get(p, "data.sequences")),
-        int_item("max_length", exf_provenance_get(p, "data.max_tokens")),
+        item_of("loss_kind", EXF_PT_TEXT, "relative_scalar_reconstruction_error"),
+        item_of("weighting", EXF_PT_TEXT, weighting && strcmp(weighting, "source_norm") == 0 ? "source_output_norm" : weighting),
+        item_of("ridge", EXF_PT_REAL, exf_provenance_get(p, "solve.ridge")),
+        item_of("clip_min", EXF_PT_REAL, comma ? low : NULL),
+        item_of("clip_max", EXF_PT_REAL, comma ? comma + 1 : NULL),
+        item_of("num_samples", EXF_PT_INT, exf_provenance_get(p, "data.sequences")),
+        item_of("max_length", EXF_PT_INT, exf_provenance_get(p, "data.max_tokens")),
     };
     rc = exf_runtime_write(path, force, &(exf_pt){.kind = EXF_PT_DICT, .item = item, .n = ITEMS}, x, err);
     exf_runtime_tables_free(&r);

@@ -207,27 +207,22 @@ out:
     return rc;
 }
 
-/* Returns 1 for small files beside the weights: tokenizer and its code, chat template, settings of generation.  A
- * provenance.json of the release is of other tables. */
-static int is_copied(const char *name)
-{
-    static const char *const endings[] = {".json", ".jinja", ".txt", ".model", ".py", NULL};
-    const char *dot = strrchr(name, '.');
-    if (!dot || *name == '.' || strcmp(name, "model.safetensors.index.json") == 0 || strcmp(name, EXF_FACTS_FILE) == 0) return 0;
-    for (size_t i = 0; endings[i]; i++)
-        if (strcmp(dot, endings[i]) == 0) return 1;
-    return 0;
-}
-
+/* Copies small files beside the weights: tokenizer and its code, chat template, settings of generation.  A provenance.json of the
+ * release is of other tables. */
 static exf_code copy_file(void *self, const char *name, exf_err *err)
 {
+    static const char *const endings[] = {".json", ".jinja", ".txt", ".model", ".py"};
+    const char *dot = strrchr(name, '.');
     writing *w = self;
     const exf_model *m = w->x->model;
     char *path = NULL, *bytes = NULL;
     exf_text config = {0};
     size_t n;
     exf_code rc;
-    if (!is_copied(name)) return EXF_OK;
+    int is_copied = 0;
+    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++) is_copied |= strcmp(dot, endings[i]) == 0;
+    if (!is_copied || *name == '.' || strcmp(name, "model.safetensors.index.json") == 0 || strcmp(name, EXF_FACTS_FILE) == 0)
+        return EXF_OK;
     EXF_TRY(exf_path_join(&path, m->dir, name, err));
     EXF_TRY(exf_file_slurp(path, SMALL_FILE, &bytes, &n, err));
     if (strcmp(name, "config.json") == 0)

@@ -233,20 +233,10 @@ static void add_lines(exf_drawing *d, double width, double size, exf_ink ink, co
     }
 }
 
-static double add_heading(exf_drawing *d, double width, const char *title, const char *note, int draw)
+double exf_draw_heading(exf_drawing *d, double width, const char *title, const char *note, int draw)
 {
     double y = margin * 0.6;
     add_lines(d, width, title_size, EXF_INK_TEXT, title, draw, &y);
     add_lines(d, width, note_size, EXF_INK_SOFT, note, draw, &y);
     return y + 4;
-}
-
-double exf_heading_height(exf_drawing *d, double width, const char *title, const char *note)
-{
-    return add_heading(d, width, title, note, 0);
-}
-
-double exf_draw_heading(exf_drawing *d, double width, const char *title, const char *note)
-{
-    return add_heading(d, width, title, note, 1);
 }

@@ -124,11 +124,9 @@ double exf_axis_share(exf_axis_kind kind, double value, double low, double high)
 /* Widens [*low, *high] to round numbers, about a tenth of it apart. */
 void exf_axis_round_out(double *low, double *high);
 
-/* Returns how many points title and note take from the page's top, for a page of this width, broken into lines where they are
- * too wide; note NULL: none. */
-double exf_heading_height(exf_drawing *d, double width, const char *title, const char *note);
-/* Draws them, too. */
-double exf_draw_heading(exf_drawing *d, double width, const char *title, const char *note);
+/* Draws title and note, unless they are only measured (draw 0), for a page of this width, broken into lines where they are too
+ * wide; note NULL: none.  Returns how many points they take from the page's top. */
+double exf_draw_heading(exf_drawing *d, double width, const char *title, const char *note, int draw);
 
 /* ---- charts ----------------------------------------------------------------------------------------- */
 

@@ -168,7 +168,7 @@ exf_code exf_draw_chart(const exf_chart *c, exf_drawing *d, exf_err *err)
     frame f;
     find_values(c, &f);
     exf_ticks_at(&t, EXF_AXIS_LOG, f.low, f.high, EXF_TICKS_MAX);
-    double heading = exf_heading_height(d, page_width, c->title, c->note);
+    double heading = exf_draw_heading(d, page_width, c->title, c->note, 0);
     double left = margin + label_size + 4 + exf_ticks_width(&t, d, tick_size) + 3, inner = page_width - left - margin;
     double below = heading + panel_height + stroke + tick_size + 4 + label_size + 6;
     double widest = 1; /* text of the legend */
@@ -177,7 +177,7 @@ exf_code exf_draw_chart(const exf_chart *c, exf_drawing *d, exf_err *err)
     size_t rows = (c->n_legend + columns - 1) / columns;
     exf_code rc = exf_drawing_page(d, page_width, below + (double)rows * 1.4 * tick_size + margin, pixels_per_point, c->title, err);
     if (rc != EXF_OK) return rc;
-    exf_draw_heading(d, page_width, c->title, c->note);
+    exf_draw_heading(d, page_width, c->title, c->note, 1);
     exf_draw_text_up(d, margin + 0.75 * label_size, heading + panel_height / 2, EXF_MIDDLE, label_size, EXF_INK_TEXT,
                      c->value_label);
     double wide = (inner - gap * (double)(c->n_panels - 1)) / (double)c->n_panels;

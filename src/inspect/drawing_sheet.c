@@ -73,7 +73,7 @@ static double snap(const panel_grid *g, double length)
  * to them.  Edges of panels lie on whole pixels. */
 static void place_panels(panel_grid *g, exf_drawing *d, const exf_sheet *s, const panel_needs *need)
 {
-    choose_columns(g, s->n_layers, need, exf_heading_height(d, page_width, s->title, s->note));
+    choose_columns(g, s->n_layers, need, exf_draw_heading(d, page_width, s->title, s->note, 0));
     g->pixels = (int)ceil(g->panel_width * pixels_per_inch / 72 / s->n_experts - 1e-9);
     g->pixels_per_point = s->n_experts * g->pixels / g->panel_width;
     g->panel_height = snap(g, g->panel_height);
@@ -82,17 +82,9 @@ static void place_panels(panel_grid *g, exf_drawing *d, const exf_sheet *s, cons
     g->left = snap(g, need->left);
     g->right = g->left + (g->columns - 1) * g->step_x + g->panel_width;
     g->page_width = snap(g, g->right + need->right);
-    g->top = snap(g, exf_heading_height(d, g->page_width, s->title, s->note) + need->head);
+    g->top = snap(g, exf_draw_heading(d, g->page_width, s->title, s->note, 0) + need->head);
     g->bottom = g->top + (g->rows - 1) * g->step_y + g->panel_height;
     g->page_height = snap(g, g->bottom + need->bottom);
-}
-
-/* Begins the page of the grid and draws title and note. */
-static exf_code begin_page(const panel_grid *g, const exf_sheet *s, exf_drawing *d, exf_err *err)
-{
-    exf_code rc = exf_drawing_page(d, g->page_width, g->page_height, g->pixels_per_point, s->title, err);
-    if (rc == EXF_OK) exf_draw_heading(d, g->page_width, s->title, s->note);
-    return rc;
 }
 
 static exf_box panel_box(const panel_grid *g, int i)
@@ -154,11 +146,6 @@ typedef struct {
     double top; /* of the axis */
 } extremes;
 
-static int is_cold(const exf_bar_sheet *s, int layer, int e)
-{
-    return s->tokens[(size_t)layer * (size_t)s->sheet.n_experts + (size_t)e] == 0;
-}
-
 static double bar_value(const exf_bar_sheet *s, int layer, int e)
 {
     return (double)s->value[(size_t)layer * (size_t)s->sheet.n_experts + (size_t)e];
@@ -170,7 +157,7 @@ static extremes find_extremes(const exf_bar_sheet *s, int layer)
     double second = 0;
     for (int e = 0; e < s->sheet.n_experts; e++) {
         double v = bar_value(s, layer, e);
-        if (is_cold(s, layer, e)) continue;
+        if (s->tokens[(size_t)layer * (size_t)s->sheet.n_experts + (size_t)e] == 0) continue; /* cold */
         if (x.least < 0 || v < bar_value(s, layer, x.least)) x.least = e;
         if (x.most < 0 || v > bar_value(s, layer, x.most)) {
             if (x.most >= 0) second = bar_value(s, layer, x.most);
@@ -194,7 +181,8 @@ static double bars_height(exf_box panel)
 
 static void draw_one_bar(exf_drawing *d, const exf_bar_sheet *s, const panel_grid *g, int i, int e, const extremes *x)
 {
-    exf_ink ink = e == x->most ? EXF_INK_HIGH : e == x->least ? EXF_INK_LOW : is_cold(s, i, e) ? EXF_INK_GREY : EXF_INK_BAR;
+    int is_cold = s->tokens[(size_t)i * (size_t)s->sheet.n_experts + (size_t)e] == 0;
+    exf_ink ink = e == x->most ? EXF_INK_HIGH : e == x->least ? EXF_INK_LOW : is_cold ? EXF_INK_GREY : EXF_INK_BAR;
     exf_box panel = panel_box(g, i);
     double room = bars_height(panel), cell = panel.width / s->sheet.n_experts;
     double height = e == x->outlier ? room : fmin(room, bar_value(s, i, e) / x->top * room); /* a cold one's may be above all */
@@ -219,23 +207,21 @@ typedef struct {
     char most[EXTREME_TEXT], least[EXTREME_TEXT];
 } extreme_texts;
 
-/* Writes "9.12 at 14": three digits, but all of those before the point. */
-static void name_extreme(const exf_bar_sheet *s, int layer, int e, const char *word, char text[EXTREME_TEXT])
-{
-    double v = e < 0 ? 0 : bar_value(s, layer, e);
-    text[0] = '\0';
-    if (e < 0) return;
-    if (v >= 1 && v < 1e5)
-        snprintf(text, EXTREME_TEXT, "%s%.*f at %d", word, v < 10 ? 2 : v < 100 ? 1 : 0, v, e);
-    else
-        snprintf(text, EXTREME_TEXT, "%s%.3g at %d", word, v, e);
-}
-
+/* Writes "9.12 at 14" of the largest and the least: three digits, but all of those before the point. */
 static extreme_texts name_extremes(const exf_bar_sheet *s, int layer, const extremes *x, head_form form)
 {
-    extreme_texts t;
-    name_extreme(s, layer, x->most, form == ONE_LINE ? "max " : "", t.most);
-    name_extreme(s, layer, x->least, form == ONE_LINE ? "min " : "", t.least);
+    extreme_texts t = {.most = ""};
+    for (int k = 0; k < 2; k++) {
+        char *text = k ? t.least : t.most;
+        const char *word = form != ONE_LINE ? "" : k ? "min " : "max ";
+        int e = k ? x->least : x->most;
+        double v = e < 0 ? 0 : bar_value(s, layer, e);
+        if (e < 0) continue;
+        if (v >= 1 && v < 1e5)
+            snprintf(text, EXTREME_TEXT, "%s%.*f at %d", word, v < 10 ? 2 : v < 100 ? 1 : 0, v, e);
+        else
+            snprintf(text, EXTREME_TEXT, "%s%.3g at %d", word, v, e);
+    }
     return t;
 }
 
@@ -305,8 +291,9 @@ exf_code exf_draw_bars(const exf_bar_sheet *s, exf_drawing *d, exf_err *err)
 {
     panel_grid g = {0};
     head_form form = place_bars(&g, s, d);
-    exf_code rc = begin_page(&g, &s->sheet, d, err);
+    exf_code rc = exf_drawing_page(d, g.page_width, g.page_height, g.pixels_per_point, s->sheet.title, err);
     if (rc != EXF_OK) return rc;
+    exf_draw_heading(d, g.page_width, s->sheet.title, s->sheet.note, 1);
     for (int i = 0; i < s->sheet.n_layers; i++) draw_bars(d, s, &g, i, form);
     exf_draw_text(d, (g.left + g.right) / 2, g.page_height - MARGIN, EXF_MIDDLE, LABEL, EXF_INK_TEXT,
                   expert_text);
@@ -391,7 +378,8 @@ exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_drawing *d, exf_err *e
         .bottom = STROKE + TICK + 4 + LABEL + MARGIN,
         .head = LABEL + 2.5, .gap_x = GAP, .lowest = 1, .highest = 1};
     place_panels(&g, d, &s->sheet, &needs);
-    EXF_TRY(begin_page(&g, &s->sheet, d, err));
+    EXF_TRY(exf_drawing_page(d, g.page_width, g.page_height, g.pixels_per_point, s->sheet.title, err));
+    exf_draw_heading(d, g.page_width, s->sheet.title, s->sheet.note, 1);
     EXF_TRY(exf_mem_new(&ink, e * e, sizeof *ink, "cells of a picture", err));
     for (int i = 0; i < s->sheet.n_layers; i++) draw_matrix(d, s, &g, i, ink);
     exf_draw_text_up(d, MARGIN + 0.75 * LABEL, (g.top + g.bottom) / 2, EXF_MIDDLE, LABEL,

@@ -336,7 +336,7 @@ exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err
     return EXF_OK;
 }
 
-/* ---- budgets ----------------------------------------------------------------------------------- */
+/* ---- pools and budgets ----------------------------------------------------------------------------------- */
 
 double exf_budget_layer_mean(const exf_inspection *s, const exf_budget *b, int layer_index)
 {
@@ -348,6 +348,26 @@ double exf_budget_layer_mean(const exf_inspection *s, const exf_budget *b, int l
         n += kept[p];
     }
     return n ? (double)sum / (double)n : NAN;
+}
+
+void exf_pools_json(exf_jw *w, const exf_inspection *s)
+{
+    exf_jw_open(w, "pools", '[');
+    for (int i = 0; i < s->n_pools; i++) {
+        size_t size = (size_t)s->pool[i].size;
+        exf_jw_open(w, NULL, '{');
+        exf_jw_int(w, "size", s->pool[i].size);
+        exf_jw_text(w, "by", s->pool[i].by);
+        exf_jw_open(w, "members", '[');
+        for (size_t l = 0; l < (size_t)s->n_layers; l++) {
+            exf_jw_open(w, NULL, '[');
+            for (size_t k = 0; k < size; k++) exf_jw_int(w, NULL, s->pool[i].members[l * size + k]);
+            exf_jw_close(w);
+        }
+        exf_jw_close(w);
+        exf_jw_close(w);
+    }
+    exf_jw_close(w);
 }
 
 void exf_budgets_json(exf_jw *w, const exf_inspection *s)

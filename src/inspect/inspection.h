@@ -114,6 +114,8 @@ exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err
 
 /* Returns the mean number of experts that a layer's sampled tokens keep; NaN: the budget leaves the layer out. */
 double exf_budget_layer_mean(const exf_inspection *s, const exf_budget *b, int layer_index);
+/* Adds "pools": size, criterion and each layer's members. */
+void exf_pools_json(exf_jw *w, const exf_inspection *s);
 /* Adds "budgets": an object for each, with lambda, scale, mean, and for each layer the mean and the tokens that keep
  * 1..K routes. */
 void exf_budgets_json(exf_jw *w, const exf_inspection *s);

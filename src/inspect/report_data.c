@@ -169,26 +169,6 @@ static void add_matrix(exf_jw *w, const matrix *m)
     exf_jw_close(w);
 }
 
-static void add_pools(exf_jw *w, const exf_inspection *s)
-{
-    exf_jw_open(w, "pools", '[');
-    for (int i = 0; i < s->n_pools; i++) {
-        size_t size = (size_t)s->pool[i].size;
-        exf_jw_open(w, NULL, '{');
-        exf_jw_int(w, "size", s->pool[i].size);
-        exf_jw_text(w, "by", s->pool[i].by);
-        exf_jw_open(w, "members", '[');
-        for (size_t l = 0; l < (size_t)s->n_layers; l++) {
-            exf_jw_open(w, NULL, '[');
-            for (size_t k = 0; k < size; k++) exf_jw_int(w, NULL, s->pool[i].members[l * size + k]);
-            exf_jw_close(w);
-        }
-        exf_jw_close(w);
-        exf_jw_close(w);
-    }
-    exf_jw_close(w);
-}
-
 static exf_code add_about(exf_report *r, const matrix *m, size_t n, exf_err *err)
 {
     exf_jw w = {0};
@@ -201,7 +181,7 @@ static exf_code add_about(exf_report *r, const matrix *m, size_t n, exf_err *err
     exf_jw_open(&w, "matrices", '[');
     for (size_t i = 0; i < n; i++) add_matrix(&w, &m[i]);
     exf_jw_close(&w);
-    add_pools(&w, r->s);
+    exf_pools_json(&w, r->s);
     exf_budgets_json(&w, r->s);
     add_map(&w, "sequential", EXF_MAP_SEQUENTIAL);
     add_map(&w, "diverging", EXF_MAP_DIVERGING);

@@ -226,6 +226,4 @@ void exf_text_inputs_free(exf_text_inputs *t);
  * a source is text.  Reads every byte of the model; its index is left out, since it only repeats the contents of the shards.
  * A missing file is EXF_IO. */
 exf_code exf_inputs_text(const exf_recipe *r, exf_text *out, exf_err *err) EXF_CHECKED;
-/* Prints the same on stdout. */
-exf_code exf_list_inputs(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 #endif

@@ -9,7 +9,6 @@
 #include "capture/manifest.h"
 #include "model/checkpoint.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -114,14 +113,5 @@ exf_code exf_inputs_text(const exf_recipe *r, exf_text *out, exf_err *err)
     for (size_t i = 0; i < in.n; i++) exf_mem_free(in.path[i]);
     exf_mem_free(in.role);
     exf_mem_free(in.path);
-    return rc;
-}
-
-exf_code exf_list_inputs(const exf_recipe *r, exf_err *err)
-{
-    exf_text text = {0};
-    exf_code rc = exf_inputs_text(r, &text, err);
-    if (rc == EXF_OK) fputs(text.s, stdout);
-    exf_text_free(&text);
     return rc;
 }

@@ -292,7 +292,13 @@ exf_code exf_text_inputs_make(exf_text_inputs *t, const exf_recipe *r, const cha
         rc = exf_fail(err, EXF_USAGE, "--text-field %s: plain text has no members or tensors to choose from", r->text_field);
 out:
     exf_text_free(&passed);
-    exf_texts_free(&all);
+    for (size_t i = 0; i < all.n; i++) {
+        exf_mem_free(all.item[i].path);
+        exf_mem_free(all.item[i].domain);
+    }
+    for (size_t k = 0; k < all.n_kinds; k++) exf_mem_free(all.passed[k].name);
+    exf_mem_free(all.item);
+    exf_mem_free(all.passed);
     return rc;
 }
 

@@ -50,5 +50,4 @@ exf_code exf_texts_report(const exf_texts *t, exf_err *err) EXF_CHECKED;
 /* Refuses the present argument, a directory, if most bytes of it would be passed over: what is left is hardly what its user
  * means. */
 exf_code exf_texts_check_directory(const exf_texts *t, const char *path, exf_err *err) EXF_CHECKED;
-void exf_texts_free(exf_texts *t);
 #endif

@@ -109,14 +109,3 @@ exf_code exf_texts_check_directory(const exf_texts *t, const char *path, exf_err
     exf_text_free(&line);
     return rc;
 }
-
-void exf_texts_free(exf_texts *t)
-{
-    for (size_t i = 0; i < t->n; i++) {
-        exf_mem_free(t->item[i].path);
-        exf_mem_free(t->item[i].domain);
-    }
-    exf_mem_free(t->item);
-    for (size_t k = 0; k < t->n_kinds; k++) exf_mem_free(t->passed[k].name);
-    exf_mem_free(t->passed);
-}

@@ -139,11 +139,6 @@ out:
     return rc;
 }
 
-exf_code exf_run_directory_file(const exf_run_directory *d, const char *name, char **path, exf_err *err)
-{
-    return exf_path_join(path, d->path, name, err);
-}
-
 void exf_run_directory_close(exf_run_directory *d, int failed)
 {
     for (size_t i = 0; failed && d->path && i < d->n_made && (rmdir(d->path) == 0 || errno == ENOENT || errno == ENAMETOOLONG);
@@ -164,8 +159,7 @@ void exf_run_directory_close(exf_run_directory *d, int failed)
 
 /* ---- what was written ---------------------------------------------------------------------------- */
 
-/* word: what hex is, "digest" or "sha256"; NULL: nothing is said of the bytes but how many. */
-static exf_code print_written(const char *path, const char *word, const char *hex, exf_err *err)
+exf_code exf_announce_known(const char *path, const char *word, const char *hex, exf_err *err)
 {
     char size[16];
     exf_file *f = NULL;
@@ -194,7 +188,7 @@ static exf_code announce_file(void *directory, const char *name, exf_err *err)
     } else if (exf_log_verbose()) {
         EXF_TRY(exf_hash_file(path, hex, err));
     }
-    rc = print_written(path, is_artifact ? "digest" : "sha256", hex, err);
+    rc = exf_announce_known(path, is_artifact ? "digest" : "sha256", hex, err);
 out:
     exf_h5_close(h);
     exf_mem_free(path);
@@ -208,19 +202,9 @@ exf_code exf_announce(const char *path, exf_err *err)
     return exf_each_file(path, announce_file, (void *)(uintptr_t)path, err);
 }
 
-exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err)
-{
-    return print_written(path, "digest", digest, err);
-}
-
-exf_code exf_announce_sha256(const char *path, const char *sha256, exf_err *err)
-{
-    return print_written(path, "sha256", sha256, err);
-}
-
 exf_code exf_announce_short(const char *path, int on_stdout, exf_err *err)
 {
-    if (on_stdout) return print_written(path, NULL, NULL, err);
+    if (on_stdout) return exf_announce_known(path, NULL, NULL, err);
     exf_log_info("wrote %s", path);
     return EXF_OK;
 }

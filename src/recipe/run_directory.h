@@ -30,8 +30,6 @@ exf_code exf_run_directory_idle(const char *path, exf_err *err) EXF_CHECKED;
 /* Refuses, before any work, two of the n outputs that are one file (EXF_USAGE), and one in a directory that does not exist and
  * is not d, which the run makes (EXF_IO).  path: NULL stands for none. */
 exf_code exf_run_outputs_check(const exf_run_directory *d, const char *const *path, size_t n, exf_err *err) EXF_CHECKED;
-/* Makes the path of a file in it; the caller frees. */
-exf_code exf_run_directory_file(const exf_run_directory *d, const char *name, char **path, exf_err *err) EXF_CHECKED;
 /* Releases the lock.  After a failure: removes the directories that were made and are still empty. */
 void exf_run_directory_close(exf_run_directory *d, int failed);
 
@@ -40,9 +38,8 @@ void exf_run_directory_close(exf_run_directory *d, int failed);
 /* Prints "wrote PATH  1.2 MB" of a file, and with --verbose "digest ..." of an artifact, as exfold-inspect digest prints it,
  * "sha256 ..." of any other file, as sha256sum prints it; of a directory a line per file. */
 exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
-/* The same of an artifact whose digest is known, and of another file whose SHA-256 is. */
-exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err) EXF_CHECKED;
-exf_code exf_announce_sha256(const char *path, const char *sha256, exf_err *err) EXF_CHECKED;
+/* The same of a file of which hex is known, its "digest" or "sha256" as word says; NULL: nothing is said but how many bytes. */
+exf_code exf_announce_known(const char *path, const char *word, const char *hex, exf_err *err) EXF_CHECKED;
 /* Prints "wrote PATH  1.2 MB" of a file, on a screen that shall not be wider; where stdout is a result (on_stdout 0) reports
  * "wrote PATH" on stderr. */
 exf_code exf_announce_short(const char *path, int on_stdout, exf_err *err) EXF_CHECKED;

@@ -46,6 +46,11 @@ typedef struct {
  * from the file. */
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
                         exf_solver *solving, exf_solved *out, exf_err *err) EXF_CHECKED;
+
+/* ---- whether the text was enough (stage_coverage.c) -------------------------------------------------- */
+
+/* Reports cold experts and thin pairs, at most a line a layer on stderr (--verbose: the lists). */
+exf_code exf_coverage_report(const exf_tables *t, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* EXF_THRESHOLD, with the text that would do, where that of the tables at path is not enough by coverage.fail_below: they are not
  * to be exported.  Warns where it is taken all the same, by the recipe or by model.accept. */
 exf_code exf_coverage_gate(const exf_recipe *r, const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;

@@ -9,8 +9,6 @@
 #include "recipe/recipe.h"
 #include "run/session.h"
 
-#include <stdio.h>
-
 /* Everything that a calibration has, opened in this order. */
 typedef struct {
     exf_run_directory dir;
@@ -52,7 +50,7 @@ static exf_code read_texts(calibration *c, exf_recipe *r, exf_err *err)
     if (!r->ids_path) EXF_TRY(exf_default_settings(r, EXF_SETTINGS_OF_CALIBRATION, err));
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_run_directory_name(&c->dir, r->output_directory, err));
-    EXF_TRY(exf_run_directory_file(&c->dir, "manifest.yaml", &c->manifest, err));
+    EXF_TRY(exf_path_join(&c->manifest, c->dir.path, "manifest.yaml", err));
     EXF_TRY(exf_session_check_piped(r, err));
     EXF_TRY(exf_text_inputs_make(&c->text, r, c->manifest, err));
     EXF_TRY(exf_text_inputs_use(&c->text, r, "data.manifest", err));
@@ -128,13 +126,13 @@ static exf_code name_outputs(calibration *c, const exf_recipe *r, exf_err *err)
     exf_text recipe = {0};
     exf_code rc;
     if (!exf_ranks_first(r->job)) return EXF_OK;
-    EXF_TRY(exf_run_directory_file(&c->dir, "statistics.h5", &c->statistics, err));
+    EXF_TRY(exf_path_join(&c->statistics, c->dir.path, "statistics.h5", err));
     if (r->n_shards) { /* tables are solved from the statistics of all shards */
         rc = exf_output_check(c->statistics, r->force, err);
         goto out;
     }
-    EXF_TRY(exf_run_directory_file(&c->dir, "tables.h5", &c->tables, err));
-    EXF_TRY(exf_run_directory_file(&c->dir, "exfold_recipe.yaml", &c->recipe, err));
+    EXF_TRY(exf_path_join(&c->tables, c->dir.path, "tables.h5", err));
+    EXF_TRY(exf_path_join(&c->recipe, c->dir.path, "exfold_recipe.yaml", err));
     EXF_TRY(exf_output_check(c->statistics, r->force, err));
     EXF_TRY(exf_output_check(c->tables, r->force, err));
     EXF_TRY(exf_output_check(c->recipe, r->force, err));
@@ -172,7 +170,7 @@ static exf_code write_statistics(calibration *c, const exf_recipe *r, char diges
     EXF_TRY(exf_capture_weights_facts(&late, s->model, err));
     EXF_TRY(exf_accumulator_add_facts(a, &late, err));
     EXF_TRY(exf_accumulator_commit(a, digest, err));
-    if (exf_ranks_first(s->ranks)) rc = exf_announce_digest(c->statistics, digest, err);
+    if (exf_ranks_first(s->ranks)) rc = exf_announce_known(c->statistics, "digest", digest, err);
 out:
     exf_accumulator_free(a);
     exf_sequence_list_free(&sequences);

@@ -40,7 +40,7 @@ static exf_code check_output(const exf_recipe *r, exf_err *err)
     if (r->export_path) return exf_output_check(r->export_path, r->force, err);
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_run_directory_name(&dir, r->output_directory, err));
-    EXF_TRY(exf_run_directory_file(&dir, "capture.h5", &path, err));
+    EXF_TRY(exf_path_join(&path, dir.path, "capture.h5", err));
     EXF_TRY(exf_run_resume_look(r, &dir, "capture", &found, err));
     if (!found || r->dry_run) EXF_TRY(exf_output_check(path, r->force, err));
 out:
@@ -167,7 +167,7 @@ static exf_code write_capture(exf_session *s, exf_recipe *r, const exf_provenanc
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, s->corpus, err));
     EXF_TRY(exf_run_directory_open(&dir, r->output_directory, err));
-    EXF_TRY(exf_run_directory_file(&dir, "capture.h5", &path, err));
+    EXF_TRY(exf_path_join(&path, dir.path, "capture.h5", err));
     EXF_TRY(open_point(&resume, s, r, &dir, path, facts, err));
     EXF_TRY(exf_recorder_new(&rec, path, r->force, &s->shape, &s->layers, &sequences, facts, resume, err));
     EXF_TRY(exf_session_forward(s, r, exf_recorder_observer(rec), s->layers.last + 1, resume, err));

@@ -30,7 +30,7 @@ static exf_code each_target(target_step step, const exf_recipe *r, const exf_run
         const exf_writer *w;
         char *path = NULL;
         EXF_TRY(exf_writer_require(r->targets.item[i], &w, err));
-        EXF_TRY(exf_run_directory_file(dir, w->file, &path, err));
+        EXF_TRY(exf_path_join(&path, dir->path, w->file, err));
         rc = step(w, path, r, x, err);
         exf_mem_free(path);
     }
@@ -67,7 +67,7 @@ static exf_code write_target(const exf_writer *w, const char *path, const exf_re
     told.sha256 = sha256;
     exf_code rc = w->write(&told, path, r->force, err);
     if (rc != EXF_OK) return rc;
-    return sha256[0] ? exf_announce_sha256(path, sha256, err) : exf_announce(path, err);
+    return sha256[0] ? exf_announce_known(path, "sha256", sha256, err) : exf_announce(path, err);
 }
 
 /* Refuses a runtime that does not serve the model, of that family and with so many experts per token, and then targets without
@@ -317,7 +317,7 @@ static exf_code find_recipe(recipe_of_run *c, const exf_recipe *r, const exf_run
         goto out;
     }
     c->exists = 1;
-    EXF_TRY(exf_run_directory_file(dir, "exfold_recipe.yaml", &to, err));
+    EXF_TRY(exf_path_join(&to, dir->path, "exfold_recipe.yaml", err));
     if (stat(c->from, &source) == 0 && stat(to, &target) == 0 && source.st_dev == target.st_dev && source.st_ino == target.st_ino)
         goto out; /* the same file */
     EXF_TRY(exf_output_check(to, r->force, err));
@@ -354,7 +354,7 @@ exf_code exf_stage_export(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_recipe_check_targets(r, err));
     EXF_TRY(exf_run_directory_open(&dir, r->output_directory, err));
-    EXF_TRY(exf_run_directory_file(&dir, "tables.h5", &fallback, err));
+    EXF_TRY(exf_path_join(&fallback, dir.path, "tables.h5", err));
     const char *tables = r->n_inputs ? r->inputs[0] : fallback;
     EXF_TRY(exf_export_tables_check(r, &dir, err));
     EXF_TRY(find_recipe(&copy, r, &dir, tables, err));

@@ -24,7 +24,7 @@ static exf_code take_texts(exf_validate_stage *s, exf_recipe *r, exf_err *err)
     EXF_TRY(exf_default_settings(r, EXF_SETTINGS_OF_VALIDATION, err));
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_run_directory_name(&s->dir, r->output_directory, err));
-    EXF_TRY(exf_run_directory_file(&s->dir, "validation_manifest.yaml", &s->manifest, err));
+    EXF_TRY(exf_path_join(&s->manifest, s->dir.path, "validation_manifest.yaml", err));
     EXF_TRY(exf_session_check_piped(r, err));
     EXF_TRY(exf_text_inputs_make(&s->text, r, s->manifest, err));
     EXF_TRY(exf_text_inputs_use(&s->text, r, "validate.manifest", err));
@@ -61,9 +61,9 @@ static exf_code name_files(exf_validate_stage *s, const exf_recipe *r, exf_err *
     char name[32];
     exf_code rc;
     EXF_TRY(r->validate_tables ? exf_mem_strdup(&s->tables_path, r->validate_tables, "path", err)
-                               : exf_run_directory_file(&s->dir, "tables.h5", &s->tables_path, err));
+                               : exf_path_join(&s->tables_path, s->dir.path, "tables.h5", err));
     snprintf(name, sizeof name, "%s.md", stem);
-    EXF_TRY(exf_run_directory_file(&s->dir, name, &s->markdown, err));
+    EXF_TRY(exf_path_join(&s->markdown, s->dir.path, name, err));
     if (r->frontier && r->wants_sensitivities)
         return exf_fail(err, EXF_USAGE, "--frontier and --sensitivities are two validations; give one of them");
     if (r->picture_path && !r->frontier)
@@ -72,10 +72,10 @@ static exf_code name_files(exf_validate_stage *s, const exf_recipe *r, exf_err *
         return exf_fail(err, EXF_USAGE, "--picture is %s, expected a name that ends in %s", r->picture_path, EXF_PICTURE_SUFFIXES);
     if (r->frontier)
         EXF_TRY(r->picture_path ? exf_mem_strdup(&s->picture, r->picture_path, "path", err)
-                                : exf_run_directory_file(&s->dir, "frontier.svg", &s->picture, err));
+                                : exf_path_join(&s->picture, s->dir.path, "frontier.svg", err));
     snprintf(name, sizeof name, "%s.json", stem);
     if (!r->json_path)
-        EXF_TRY(exf_run_directory_file(&s->dir, name, &s->json, err));
+        EXF_TRY(exf_path_join(&s->json, s->dir.path, name, err));
     else if (strcmp(r->json_path, "-") != 0 && !r->dry_run)
         EXF_TRY(exf_mem_strdup(&s->json, r->json_path, "path", err));
 out:
