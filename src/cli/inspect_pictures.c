@@ -29,7 +29,7 @@ static exf_code choose_figures(choice *c, const exf_inspection *s, const exf_rec
     c->by_name = r->what.n > 1 || (r->what.n && strcmp(r->what.item[0], "all") == 0);
     if (r->what.n == 1 && c->by_name) {
         for (size_t i = 0; (f = exf_figure_at(i)); i++) {
-            if (exf_figure_available(f, s))
+            if (exf_figure_values(f, s))
                 c->figure[c->n++] = f;
             else
                 exf_log_info("%s is left out: it is drawn from %s", f->name, f->needs);
@@ -40,7 +40,7 @@ static exf_code choose_figures(choice *c, const exf_inspection *s, const exf_rec
             f = exf_figure_find(name);
             if (!f)
                 return exf_fail(err, EXF_USAGE, "--what: \"%s\" is none of norms, similarity, aligned, scalar, loss, all", name);
-            if (!exf_figure_available(f, s))
+            if (!exf_figure_values(f, s))
                 return exf_fail(err, EXF_MODEL, "%s: %s is drawn from %s, this holds %s", r->inputs[0], name, f->needs,
                                 s->kind->kind);
             for (size_t k = 0; k < c->n; k++)

@@ -32,14 +32,16 @@ const exf_program_group exf_program_groups[] = {
 
 static const char prefix[] = "exfold-";
 
-static exf_code unknown_program(const char *word, exf_err *err)
+exf_code exf_program_require(const char *word, const exf_program **out, exf_err *err)
 {
     exf_text known = {0};
-    const char **names, *near;
+    const char **names = NULL, *near;
     exf_code rc;
+    if (exf_starts_with(word, prefix)) word += strlen(prefix);
     EXF_TRY(exf_mem_new(&names, registry.n + 1, sizeof *names, "names", err));
-    for (size_t i = 0; i < registry.n; i++) {
-        names[i] = exf_program_at(i)->name + strlen(prefix);
+    for (size_t i = 0; (*out = exf_program_at(i)); i++) {
+        names[i] = (*out)->name + strlen(prefix);
+        if (strcmp(names[i], word) == 0) goto out;
         exf_text_appendf(&known, "%s%s", i ? ", " : "", names[i]);
     }
     EXF_TRY(exf_text_end(&known, err));
@@ -50,14 +52,6 @@ out:
     exf_text_free(&known);
     exf_mem_free(names);
     return rc;
-}
-
-exf_code exf_program_require(const char *word, const exf_program **out, exf_err *err)
-{
-    if (exf_starts_with(word, prefix)) word += strlen(prefix);
-    for (size_t i = 0; (*out = exf_program_at(i)); i++)
-        if (strcmp((*out)->name + strlen(prefix), word) == 0) return EXF_OK;
-    return unknown_program(word, err);
 }
 
 /* ---- who takes what ------------------------------------------------------------- */

@@ -138,18 +138,11 @@ void exf_runtime_tables_free(exf_runtime_tables *r)
 
 /* ---- the file ---------------------------------------------------------------------- */
 
-exf_pt exf_runtime_matrices(const char *key, const exf_runtime_tables *r, const float *data)
+exf_pt exf_runtime_array(const char *key, const exf_runtime_tables *r, const float *data)
 {
-    return (exf_pt){.key = key,
-                    .kind = EXF_PT_TENSOR,
-                    .tensor = {.dtype = EXF_DT_F32, .rank = 3, .shape = {r->n_layers, r->n_experts, r->n_experts}, .data = data}};
-}
-
-exf_pt exf_runtime_norms(const char *key, const exf_runtime_tables *r)
-{
-    return (exf_pt){.key = key,
-                    .kind = EXF_PT_TENSOR,
-                    .tensor = {.dtype = EXF_DT_F32, .rank = 2, .shape = {r->n_layers, r->n_experts}, .data = r->norms}};
+    return (exf_pt){.key = key, .kind = EXF_PT_TENSOR,
+                    .tensor = {.dtype = EXF_DT_F32, .rank = data == r->norms ? 2 : 3,
+                               .shape = {r->n_layers, r->n_experts, r->n_experts}, .data = data}};
 }
 
 exf_code exf_runtime_write(const char *path, int force, const exf_pt *dict, const exf_export *x, exf_err *err)

@@ -47,12 +47,12 @@ static exf_code write_deepseek_v4(const exf_export *x, const char *path, int for
     memcpy(confidence, r.loss, rows * e * sizeof *confidence);
     for (size_t i = 0; i < rows; i++) confidence[i * e + i % e] = 0;
     exf_pt item[] = {
-        exf_runtime_matrices("prefill_coeff", &r, r.coeff),
-        exf_runtime_matrices("prefill_selection_loss", &r, r.loss),
-        exf_runtime_matrices("prefill_confidence_loss", &r, confidence),
-        exf_runtime_matrices("decode_coeff", &r, r.coeff),
-        exf_runtime_matrices("decode_loss", &r, r.loss),
-        exf_runtime_norms("norms", &r),
+        exf_runtime_array("prefill_coeff", &r, r.coeff),
+        exf_runtime_array("prefill_selection_loss", &r, r.loss),
+        exf_runtime_array("prefill_confidence_loss", &r, confidence),
+        exf_runtime_array("decode_coeff", &r, r.coeff),
+        exf_runtime_array("decode_loss", &r, r.loss),
+        exf_runtime_array("norms", &r, r.norms),
     };
     EXF_TRY(exf_runtime_write(path, force, &(exf_pt){.kind = EXF_PT_DICT, .item = item, .n = sizeof item / sizeof *item}, x, err));
 out:

@@ -56,9 +56,9 @@ static exf_code write_qwen3(const exf_export *x, const char *path, int force, ex
     if (comma && (size_t)(comma - clip) < sizeof low) memcpy(low, clip, (size_t)(comma - clip));
     exf_pt item[ITEMS] = {
         {.key = "format_version", .kind = EXF_PT_INT, .integer = 1},
-        exf_runtime_matrices("coeff", &r, r.coeff),
-        exf_runtime_matrices("loss", &r, r.loss),
-        exf_runtime_norms("expert_norms", &r),
+        exf_runtime_array("coeff", &r, r.coeff),
+        exf_runtime_array("loss", &r, r.loss),
+        exf_runtime_array("expert_norms", &r, r.norms),
         item_of("loss_kind", EXF_PT_TEXT, "relative_scalar_reconstruction_error"),
         item_of("weighting", EXF_PT_TEXT, weighting && strcmp(weighting, "source_norm") == 0 ? "source_output_norm" : weighting),
         item_of("ridge", EXF_PT_REAL, exf_provenance_get(p, "solve.ridge")),

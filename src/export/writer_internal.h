@@ -44,9 +44,8 @@ typedef struct {
 exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, const float *loss, exf_err *err) EXF_CHECKED;
 void exf_runtime_tables_free(exf_runtime_tables *r);
 
-/* Return F32 tensors of the shapes above. */
-exf_pt exf_runtime_matrices(const char *key, const exf_runtime_tables *r, const float *data);
-exf_pt exf_runtime_norms(const char *key, const exf_runtime_tables *r);
+/* Returns an F32 tensor of one of them. */
+exf_pt exf_runtime_array(const char *key, const exf_runtime_tables *r, const float *data);
 
 /* Writes the dict; the tables' facts go into a record extra/provenance.json, so that
  * the dict has the plugin's keys and no others. */

@@ -46,11 +46,6 @@ const float *exf_figure_values(const exf_figure *f, const exf_inspection *s)
     return values;
 }
 
-int exf_figure_available(const exf_figure *f, const exf_inspection *s)
-{
-    return exf_figure_values(f, s) != NULL;
-}
-
 /* ---- colours ------------------------------------------------------------------------- */
 
 /* Values lie together if all but a hundredth at each end are within less than this. */

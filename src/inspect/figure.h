@@ -26,9 +26,7 @@ typedef struct {
 /* Returns figure i in the order above; NULL past the end. */
 const exf_figure *exf_figure_at(size_t i);
 const exf_figure *exf_figure_find(const char *name); /* NULL: unknown */
-/* Returns 1 if the inspection has the figure's numbers. */
-int exf_figure_available(const exf_figure *f, const exf_inspection *s);
-/* Returns the numbers: [L, E] or [L, E, E] of the inspection. */
+/* Returns the numbers: [L, E] or [L, E, E] of the inspection; NULL: it lacks them. */
 const float *exf_figure_values(const exf_figure *f, const exf_inspection *s);
 
 /* The ends of the colours: those that the figure has by itself; ends around the values, but for a hundredth of them at

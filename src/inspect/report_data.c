@@ -85,7 +85,7 @@ static exf_code list_matrices(const exf_inspection *s, matrix *m, size_t *n, exf
     double *scratch = NULL;
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
         const exf_figure *f = exf_figure_find(order[i]);
-        if (!exf_figure_available(f, s)) continue;
+        if (!exf_figure_values(f, s)) continue;
         matrix *x = &m[(*n)++];
         *x = (matrix){.id = f->name,
                       .name = f->bar_label,

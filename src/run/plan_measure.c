@@ -87,26 +87,10 @@ static double seconds_without(const exf_eta *whole, int kind)
     return exf_eta_whole(&rest);
 }
 
-/* Returns the seconds of a GPU run, which reads weights while it computes, but for those it begins with.
- * The first pass of a process loads kernels and finds no weights in the page cache: by the clocks of its readers it shows how fast
- * weights are read, and the difference of the second, of the same tokens, is needed once.  The longest shows how fast the GPU
- * computes. */
-static double gpu_seconds(exf_plan *p, const exf_forward_report *first, const exf_forward_report *second,
-                          const exf_forward_report *longest)
-{
-    exf_eta whole = rates_of(p, longest);
-    double sampled = first->work.kind[EXF_WORK_READ].done, computing;
-    p->part.once = second->work.kind[EXF_WORK_READ].spent + (first->wall > second->wall ? first->wall - second->wall : 0);
-    p->part.weights = sampled > 0 && first->readers
-                          ? p->work.kind[EXF_WORK_READ].planned / sampled * first->reading / first->readers : 0;
-    whole.kind[EXF_WORK_READ].planned = 0;
-    computing = exf_eta_whole(&whole);
-    p->part.tokens = seconds_without(&whole, EXF_WORK_REST);
-    p->part.ends = computing - p->part.tokens;
-    return p->part.once + (computing > p->part.weights ? computing : p->part.weights);
-}
-
-/* Measures passes on a GPU: two of few tokens, and one that takes as long as its clock needs. */
+/* Measures passes on a GPU, which reads weights while it computes, but for those it begins with: two of few tokens, and one that
+ * takes as long as its clock needs.  The first pass of a process loads kernels and finds no weights in the page cache: by the
+ * clocks of its readers it shows how fast weights are read, and the difference of the second, of the same tokens, is needed once.
+ * The longest shows how fast the GPU computes. */
 static exf_code measure_gpu(exf_plan *p, const exf_forward_options *options, exf_plan_pass pass, void *self, exf_err *err)
 {
     plan_sample few = {.ids = NULL}, many = {.ids = NULL};
@@ -122,7 +106,16 @@ static exf_code measure_gpu(exf_plan *p, const exf_forward_options *options, exf
         EXF_TRY(make_sample(&many, p, tokens, err));
         EXF_TRY(pass(self, &many.batch, options, &longest, err));
     }
-    p->seconds = gpu_seconds(p, &first, &second, &longest);
+    exf_eta whole = rates_of(p, &longest);
+    double sampled = first.work.kind[EXF_WORK_READ].done, computing;
+    p->part.once = second.work.kind[EXF_WORK_READ].spent + (first.wall > second.wall ? first.wall - second.wall : 0);
+    p->part.weights = sampled > 0 && first.readers
+                          ? p->work.kind[EXF_WORK_READ].planned / sampled * first.reading / first.readers : 0;
+    whole.kind[EXF_WORK_READ].planned = 0;
+    computing = exf_eta_whole(&whole);
+    p->part.tokens = seconds_without(&whole, EXF_WORK_REST);
+    p->part.ends = computing - p->part.tokens;
+    p->seconds = p->part.once + (computing > p->part.weights ? computing : p->part.weights);
 out:
     free_sample(&few);
     free_sample(&many);

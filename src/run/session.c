@@ -14,19 +14,6 @@
 
 /* ---- opening ------------------------------------------------------------------------------ */
 
-/* Has a GPU multiply as runtime.tensor_cores says; a CPU can but be left alone. */
-static exf_code choose_tensor_cores(const exf_backend *b, const exf_recipe *r, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    if (b->gpu)
-        rc = b->gpu->choose_tensor_cores((exf_tensor_cores)r->tensor_cores, err);
-    else if (r->tensor_cores != EXF_TENSOR_CORES_AUTO)
-        rc = exf_fail(err, EXF_DEVICE, "%s: the %s backend has no tensor cores",
-                      r->tensor_cores == EXF_TENSOR_CORES_MMA ? "mma" : "wgmma", b->name);
-    if (rc != EXF_OK) exf_err_prefix(err, "runtime.tensor_cores: ");
-    return exf_recipe_blame(r, rc, err);
-}
-
 static exf_code choose_backend(exf_session *s, const exf_recipe *r, exf_err *err)
 {
     exf_err why_not = {.code = EXF_OK};
@@ -40,8 +27,16 @@ static exf_code choose_backend(exf_session *s, const exf_recipe *r, exf_err *err
         (void)exf_fail(err, EXF_DEVICE, "runtime.compute: bf16: the %s backend computes in f32 only", b->name);
         return exf_recipe_blame(r, EXF_DEVICE, err);
     }
-    exf_code rc = choose_tensor_cores(b, r, err);
-    if (rc != EXF_OK) return rc;
+    exf_code rc = EXF_OK;
+    if (b->gpu) /* a CPU can but be left alone */
+        rc = b->gpu->choose_tensor_cores((exf_tensor_cores)r->tensor_cores, err);
+    else if (r->tensor_cores != EXF_TENSOR_CORES_AUTO)
+        rc = exf_fail(err, EXF_DEVICE, "%s: the %s backend has no tensor cores",
+                      r->tensor_cores == EXF_TENSOR_CORES_MMA ? "mma" : "wgmma", b->name);
+    if (rc != EXF_OK) {
+        exf_err_prefix(err, "runtime.tensor_cores: ");
+        return exf_recipe_blame(r, rc, err);
+    }
     exf_log_info("backend: %s (%s), computes in %s%s%s", b->name, b->device(), exf_compute_name(s->compute),
                  why_not.code == EXF_OK ? "" : "; ", why_not.msg);
     return EXF_OK;

@@ -30,19 +30,18 @@ out:
     return rc;
 }
 
-/* Refuses an output that exists, unless there is a resume point, whose run made it (open_point()). */
-static exf_code check_output(const exf_recipe *r, exf_err *err)
+/* Refuses an output that exists, unless there is a resume point, whose run made it (open_point()): then *goes_on is 1. */
+static exf_code check_output(const exf_recipe *r, int *goes_on, exf_err *err)
 {
     exf_run_directory dir = {0};
     char *path = NULL;
-    int found;
     exf_code rc;
     if (r->export_path) return exf_output_check(r->export_path, r->force, err);
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_run_directory_name(&dir, r->output_directory, err));
     EXF_TRY(exf_path_join(&path, dir.path, "capture.h5", err));
-    EXF_TRY(exf_run_resume_look(r, &dir, "capture", &found, err));
-    if (!found || r->dry_run) EXF_TRY(exf_output_check(path, r->force, err));
+    EXF_TRY(exf_run_resume_look(r, &dir, "capture", goes_on, err));
+    if (!*goes_on || r->dry_run) EXF_TRY(exf_output_check(path, r->force, err));
 out:
     exf_mem_free(path);
     exf_run_directory_close(&dir, 0);
@@ -76,22 +75,6 @@ static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward
     const exf_observer observer = {.block = drop_block, .logits = c->recipe->logits ? drop_logits : NULL};
     const exf_lane lane = {.observer = &observer};
     return exf_forward(c->session->model, batch, &lane, 1, options, report, err);
-}
-
-/* Checks whether there is room for the outputs.  A run that goes on from a resume point has some of them already. */
-static exf_code check_room(const exf_plan *plan, const exf_recipe *r, exf_err *err)
-{
-    exf_run_directory dir = {0};
-    int goes_on = 0;
-    exf_code rc;
-    if (!r->export_path) {
-        EXF_TRY(exf_run_directory_name(&dir, r->output_directory, err));
-        EXF_TRY(exf_run_resume_look(r, &dir, "capture", &goes_on, err));
-    }
-    rc = goes_on ? EXF_OK : exf_plan_check_output(plan, err);
-out:
-    exf_run_directory_close(&dir, 0);
-    return rc;
 }
 
 /* Describes the run; logits need the layers after the last one captured. */
@@ -189,6 +172,7 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     exf_session s = {.model = NULL};
     const exf_demand demand = {.lanes = 1, .head = r->logits, .host_blocks = 1};
     exf_plan plan;
+    int goes_on = 0;
     exf_provenance facts = {0};
     exf_code rc;
     if (r->pin_manifest) return exf_ranks_first(r->job) ? pin_manifest(r, err) : EXF_OK;
@@ -199,7 +183,7 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     if (r->resume == EXF_RESUME_REQUIRE && r->export_path)
         return exf_fail(err, EXF_USAGE, "--resume=require: a run with --export saves no resume point");
     EXF_TRY(exf_run_shard_begin(r, err));
-    EXF_TRY(check_output(r, err));
+    EXF_TRY(check_output(r, &goes_on, err));
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
     plan = plan_of(&s, r, &demand);
     plan.self = &(capture){&s, r};
@@ -207,7 +191,7 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
         if (exf_ranks_first(r->job)) rc = exf_session_plan(&s, r, &plan, err);
         goto out;
     }
-    EXF_TRY(check_room(&plan, r, err));
+    if (!goes_on) EXF_TRY(exf_plan_check_output(&plan, err)); /* else some of the outputs are there already */
     EXF_TRY(exf_session_share(&s, r, err));
     EXF_TRY(exf_session_facts(&facts, &s, r->layers, err));
     rc = r->export_path ? write_export(&s, r, &facts, err) : write_capture(&s, r, &facts, err);

@@ -285,10 +285,10 @@ START_TEST(figures_are_there_where_their_numbers_are)
     exf_inspection s = study_of("s.h5", NULL), both = study_of("t.h5", "s.h5");
     for (size_t i = 0; exf_figure_at(i); i++) {
         const exf_figure *f = exf_figure_at(i);
-        ck_assert(exf_figure_find(f->name) == f && exf_figure_available(f, &both));
+        ck_assert(exf_figure_find(f->name) == f && exf_figure_values(f, &both));
     }
-    ck_assert(exf_figure_available(exf_figure_find("aligned"), &s) && exf_figure_available(exf_figure_find("norms"), &s));
-    ck_assert(!exf_figure_available(exf_figure_find("scalar"), &s) && !exf_figure_find("nothing"));
+    ck_assert(exf_figure_values(exf_figure_find("aligned"), &s) && exf_figure_values(exf_figure_find("norms"), &s));
+    ck_assert(!exf_figure_values(exf_figure_find("scalar"), &s) && !exf_figure_find("nothing"));
     exf_inspection_free(&s);
     exf_inspection_free(&both);
 }
