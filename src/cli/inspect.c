@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -142,7 +143,9 @@ enum { N_COLUMNS = sizeof columns / sizeof *columns };
 
 static int is_shown(const column *c, const exf_inspection *s, unsigned in)
 {
-    return c->in & in && (!c->needs || *(void *const *)(const void *)((const char *)s + c->needs));
+    const void *numbers = s;
+    if (c->needs) memcpy(&numbers, (const char *)s + c->needs, sizeof numbers);
+    return c->in & in && numbers;
 }
 
 static void show_layer(const exf_inspection *s, const exf_layer_summary *row, unsigned in)
