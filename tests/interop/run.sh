@@ -82,6 +82,7 @@ if python=$(BUILD=$BUILD scripts/install-interop.sh transformers); then
     count "$python" "$interop/check_torch_op.py" "$BUILD" "$work/demo/tables.safetensors"
     count "$python" "$interop/check_pt_to_safetensors.py" "$BUILD" "$work"
     count "$python" "$interop/check_transformers.py" "$BUILD" "$work/transformers"
+    mkdir -p "$work/checkout/out" && ln -s "$work/demo" "$work/checkout/out/demo"
     ln -s "$BUILD" "$work/checkout/build" && ln -s "$PWD/examples" "$work/checkout/examples"
     (cd "$work/checkout" && "$python" "$interop/generate_folded.py") >"$work/log" 2>&1 &&
         grep -qF 'static int compare(const void *a,' "$work/log"
