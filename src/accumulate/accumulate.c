@@ -14,23 +14,28 @@
 static exf_code begin_pass(void *self, int n_workers, const exf_backend *gpu, exf_err *err)
 {
     exf_accumulator *a = self;
+    const exf_accumulate_options *o = &a->options;
+    int e = (int)a->shape.n_experts, k = (int)a->shape.top_k, h = (int)a->shape.d_model, common_input = o->common_input_tokens > 0;
     exf_code rc;
     EXF_TRY(exf_mem_new(&a->sums, (size_t)n_workers, sizeof *a->sums, "statistics", err));
     a->n_workers = n_workers;
-    for (int i = 0; i < n_workers; i++) EXF_TRY(exf_layer_statistics_new(&a->sums[i], (int)a->shape.n_experts, err));
-    EXF_TRY(exf_stream_begin_pass(a, err));
-    EXF_TRY(exf_pairs_begin_pass(a, err));
+    for (int i = 0; i < n_workers; i++) EXF_TRY(exf_layer_statistics_new(&a->sums[i], e, err));
+    EXF_TRY(exf_mem_new(&a->stream.worker, (size_t)n_workers, sizeof *a->stream.worker, "energy of the stream", err));
+    a->scratch_each = common_input ? exf_layer_sums_common_input_scratch(e, h) : (size_t)(k * k);
+    EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err));
     EXF_TRY(exf_sequences_begin_pass(a, err));
-    if (a->options.norm_head) EXF_TRY(exf_norms_begin_pass(a, err));
+    if (o->norm_head) EXF_TRY(exf_norms_begin_pass(a, err));
     EXF_TRY(exf_routes_begin_pass(a, err));
-    if (exf_wants_vectors(&a->options)) EXF_TRY(exf_vectors_begin_pass(a, err));
+    if (exf_wants_vectors(o)) EXF_TRY(exf_vectors_begin_pass(a, err));
     EXF_TRY(exf_accumulator_make_sample(a, &a->sums[0], err));
     EXF_TRY(exf_accumulator_open_queue(a, gpu != NULL, err));
     if (a->resume && a->target) EXF_TRY(exf_accumulator_restore(a, err));
     if (!gpu) goto out;
-    EXF_TRY(exf_stream_open_device(a, gpu, err));
-    EXF_TRY(exf_pairs_open_device(a, gpu, err));
-    if (a->options.norm_head) EXF_TRY(exf_norms_open_device(a, gpu, err));
+    a->stream.b = gpu;
+    EXF_TRY(gpu->alloc(&a->stream.device, 2, sizeof *a->stream.device, "energy of the stream", err));
+    EXF_TRY(exf_device_sums_open(&a->device, gpu, e, o->weighting, &a->sequences, a->first_sequence, common_input, err));
+    if (o->cross_check) EXF_TRY(exf_cross_check_open(&a->device.check, gpu, e, k, h, common_input, o->weighting, err));
+    if (o->norm_head) EXF_TRY(exf_norms_open_device(a, gpu, err));
     EXF_TRY(exf_routes_open_device(a, gpu, err));
     if (a->vectors) EXF_TRY(exf_vectors_open_device(a, gpu, err));
     rc = exf_accumulator_pin_queue(a, err);
@@ -41,7 +46,7 @@ out:
 uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
 {
     if (!b->gpu) return 0;
-    return exf_stream_device_bytes() + exf_pairs_device_bytes(b, s, o) + exf_norms_device_bytes(s, o) +
+    return 2 * sizeof(exf_row_energies) + exf_pairs_device_bytes(b, s, o) + exf_norms_device_bytes(s, o) +
            exf_routes_device_bytes(s, o) + (exf_wants_vectors(o) ? exf_vectors_device_bytes(s, o) : 0);
 }
 
@@ -81,7 +86,10 @@ static exf_code add_input(void *self, const exf_input_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     (void)err;
-    if (a->active) exf_norms_add_input(a, b);
+    if (a->active && b->q)
+        exf_norm_sampler_keep_device(&a->norms, b);
+    else if (a->active)
+        exf_norm_sampler_keep(&a->norms, b);
     return EXF_OK;
 }
 
@@ -149,9 +157,9 @@ out:
 static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_pairs_end_sweep(a, layer, err));
+    if (a->device.b) EXF_TRY(exf_device_sums_take(&a->device, &a->sums[0], layer, err));
     EXF_TRY(exf_sequences_end_sweep(a, layer, err));
-    EXF_TRY(exf_norms_end_sweep(a, layer, err));
+    if (a->device_norms.b) EXF_TRY(exf_device_norms_take(&a->device_norms, &a->sums[0].norms, layer, err));
     EXF_TRY(exf_routes_end_sweep(a, err));
     for (int i = 1; i < a->n_workers; i++) EXF_TRY(exf_layer_statistics_merge(&a->sums[0], &a->sums[i], err));
     if (!a->vectors) goto out;
@@ -185,7 +193,7 @@ static exf_code follow_layer(void *self, const exf_moment *m, exf_err *err)
     }
     if (!a->active) return EXF_OK;
     switch (m->at) {
-    case EXF_AT_INPUTS_BEGIN: return exf_norms_begin_inputs(a, m->layer, err);
+    case EXF_AT_INPUTS_BEGIN: return exf_norm_sampler_begin(&a->norms, &a->sequences, m->layer, a->next_layer, err);
     case EXF_AT_LAYER_BEGIN: return begin_layer(a, m->layer, err);
     case EXF_AT_INPUTS_END: return exf_norms_end_inputs(a, m, err);
     case EXF_AT_SWEEP_END: return m->sweep ? EXF_OK : end_first_sweep(a, m->layer, err);
@@ -329,10 +337,13 @@ void exf_accumulator_free(exf_accumulator *a)
         exf_vector_sums_free(&a->waiting[i].vectors);
         exf_layer_statistics_free(&a->waiting[i].sums);
     }
-    exf_stream_end_pass(a);
-    exf_pairs_end_pass(a);
+    if (a->stream.b) a->stream.b->free(a->stream.device);
+    exf_mem_free(a->stream.worker);
+    exf_device_sums_free(&a->device);
+    exf_mem_free(a->scratch);
     exf_sequences_end_pass(a);
-    exf_norms_end_pass(a);
+    exf_norm_sampler_free(&a->norms);
+    exf_device_norms_free(&a->device_norms);
     exf_routes_end_pass(a);
     exf_vectors_end_pass(a);
     for (int i = 0; i < a->n_workers; i++) exf_layer_statistics_free(&a->sums[i]);

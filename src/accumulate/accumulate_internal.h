@@ -18,22 +18,14 @@
  * file, layer, array and the values that disagree. */
 
 /* chapter_stream.c */
-exf_code exf_stream_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
-uint64_t exf_stream_device_bytes(void);
-exf_code exf_stream_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err) EXF_CHECKED;
 exf_code exf_stream_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
 exf_code exf_stream_end_layer(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
-exf_code exf_stream_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-void exf_stream_end_pass(exf_accumulator *a);
+exf_code exf_stream_check_layer(const exf_layer_read *read, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 
 /* chapter_pairs.c */
-exf_code exf_pairs_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 uint64_t exf_pairs_device_bytes(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o);
-exf_code exf_pairs_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err) EXF_CHECKED;
 exf_code exf_pairs_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
-exf_code exf_pairs_end_sweep(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
-exf_code exf_pairs_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-void exf_pairs_end_pass(exf_accumulator *a);
+exf_code exf_pairs_check_layer(const exf_layer_read *read, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 
 /* chapter_sequences.c */
 exf_code exf_sequences_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
@@ -47,20 +39,15 @@ void exf_sequences_end_pass(exf_accumulator *a);
 
 /* chapter_common_input.c */
 exf_code exf_common_input_add_block(exf_accumulator *a, const exf_common_input_block *b, exf_err *err) EXF_CHECKED;
-exf_code exf_common_input_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+exf_code exf_common_input_check_layer(const exf_layer_read *read, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 
 /* chapter_norm_head.c */
 exf_code exf_norms_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 uint64_t exf_norms_device_bytes(const exf_run_shape *s, const exf_accumulate_options *o);
 exf_code exf_norms_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err) EXF_CHECKED;
-/* Sample the layer's inputs, and find the directions. */
-exf_code exf_norms_begin_inputs(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
-void exf_norms_add_input(exf_accumulator *a, const exf_input_block *b);
+/* Finds the directions of the layer's inputs, of which a sample was kept. */
 exf_code exf_norms_end_inputs(exf_accumulator *a, const exf_moment *m, exf_err *err) EXF_CHECKED;
 exf_code exf_norms_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
-exf_code exf_norms_end_sweep(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
-exf_code exf_norms_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-void exf_norms_end_pass(exf_accumulator *a);
 
 /* chapter_routes.c */
 exf_code exf_routes_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
@@ -69,7 +56,6 @@ exf_code exf_routes_open_device(exf_accumulator *a, const exf_backend *b, exf_er
 exf_code exf_routes_begin_layer(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED; /* chooses the layer's tokens */
 void exf_routes_add_block(exf_accumulator *a, const exf_moe_block *b);
 exf_code exf_routes_end_sweep(exf_accumulator *a, exf_err *err) EXF_CHECKED;
-exf_code exf_routes_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 void exf_routes_end_pass(exf_accumulator *a);
 
 /* chapter_vectors.c: but for end_pass called only where there are vector sums (exf_wants_vectors) */

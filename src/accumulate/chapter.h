@@ -30,13 +30,18 @@ typedef struct {
 
 /* ---- chapter_stream.c ---------------------------------------------------------------------------------- */
 
+/* A worker's sums over the tokens of a layer: squared norms, their inverses, and squared norms of the sequences' first tokens alone.
+ * Of blocks in GPU memory it counts the tokens. */
 typedef struct {
-    exf_exact *sum, *inverse, *first; /* [n_workers] first: of the sequences' first tokens alone */
-    uint64_t *count, *first_count;    /* [n_workers] tokens */
+    exf_exact sum, inverse, first;
+    uint64_t count, first_count;
+} exf_stream_sums;
+
+typedef struct {
+    exf_stream_sums *worker;    /* [n_workers] */
     const exf_backend *b;       /* a device's; NULL: blocks come in host memory */
     exf_row_energies *device;   /* [2] in device memory: of all tokens, and of the sequences' first */
     exf_queue *q;               /* queue of the last device block; NULL: none in this layer */
-    uint64_t device_count, device_first_count;
 } exf_stream_energy;
 
 /* ---- chapter_sequences.c ------------------------------------------------------------------------------- */
@@ -93,14 +98,10 @@ typedef struct {
     exf_cross_check check; /* zeroed: nothing is checked */
 } exf_device_sums;
 
-/* Bytes of GPU memory that open takes. */
-uint64_t exf_device_sums_bytes(const exf_backend *b, int n_experts, int common_input);
 /* sequences: of the whole run, borrowed; without lengths: no sums over sequences are wanted. */
 exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting,
                               const exf_sequence_list *sequences, size_t first_sequence, int common_input,
                               exf_err *err) EXF_CHECKED;
-/* From then on the terms of a few tokens of each layer are checked on the host (cross_check.h). */
-exf_code exf_device_sums_check(exf_device_sums *s, int top_k, int d_model, exf_err *err) EXF_CHECKED;
 /* Moves the i-th set of a layer's sums, zeroed, into pinned memory that s keeps, so that take copies at the bus's rate.  Sets may
  * be moved by several threads. */
 exf_code exf_device_sums_pin(exf_device_sums *s, int i, exf_layer_statistics *to, exf_err *err) EXF_CHECKED;
@@ -140,8 +141,6 @@ typedef struct {
     exf_queue *q;               /* of the last block; NULL: none came */
 } exf_device_norms;
 
-/* Bytes of GPU memory that open takes. */
-uint64_t exf_device_norms_bytes(int n_experts, int top_k, int d_model, int q);
 exf_code exf_device_norms_open(exf_device_norms *s, const exf_backend *b, int n_experts, int top_k, int d_model, int q,
                                exf_err *err) EXF_CHECKED;
 /* Sets the layer's directions, which float32 holds, before its blocks. */

@@ -164,7 +164,7 @@ out:
 /* ---- what cannot be ---------------------------------------------------------------------------------- */
 
 /* Checks that the bare router gave each token of common input K experts. */
-exf_code exf_common_input_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+exf_code exf_common_input_check_layer(const exf_layer_read *read, const exf_layer_statistics *s, exf_err *err)
 {
     const exf_statistics_reader *r = read->r;
     int layer = read->layer;

@@ -206,14 +206,6 @@ static exf_code allocate_arrays(exf_device_norms *s, uint64_t *bytes, size_t e, 
     return rc;
 }
 
-uint64_t exf_device_norms_bytes(int n_experts, int top_k, int d_model, int q)
-{
-    uint64_t bytes = 0;
-    exf_err none;
-    if (!q) return 0;
-    return allocate_arrays(NULL, &bytes, (size_t)n_experts, (size_t)top_k, (size_t)d_model, q, &none) == EXF_OK ? bytes : 0;
-}
-
 exf_code exf_device_norms_open(exf_device_norms *s, const exf_backend *b, int n_experts, int top_k, int d_model, int q,
                                exf_err *err)
 {
@@ -323,8 +315,11 @@ out:
 uint64_t exf_norms_device_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
 {
     int q = exf_head_directions(s, o);
-    uint64_t sums = exf_device_norms_bytes((int)s->n_experts, (int)s->top_k, (int)s->d_model, q);
-    return q ? sums + exf_norm_sampler_device_bytes(s, q) : 0;
+    uint64_t bytes = 0;
+    exf_err none;
+    if (!q || allocate_arrays(NULL, &bytes, (size_t)s->n_experts, (size_t)s->top_k, (size_t)s->d_model, q, &none) != EXF_OK)
+        return 0;
+    return bytes + exf_norm_sampler_device_bytes(s, q);
 }
 
 exf_code exf_norms_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
@@ -336,19 +331,6 @@ exf_code exf_norms_open_device(exf_accumulator *a, const exf_backend *b, exf_err
                                exf_head_directions(s, &a->options), err);
 out:
     return rc;
-}
-
-exf_code exf_norms_begin_inputs(exf_accumulator *a, int layer, exf_err *err)
-{
-    return exf_norm_sampler_begin(&a->norms, &a->sequences, layer, a->next_layer, err);
-}
-
-void exf_norms_add_input(exf_accumulator *a, const exf_input_block *b)
-{
-    if (b->q)
-        exf_norm_sampler_keep_device(&a->norms, b);
-    else
-        exf_norm_sampler_keep(&a->norms, b);
 }
 
 exf_code exf_norms_end_inputs(exf_accumulator *a, const exf_moment *m, exf_err *err)
@@ -366,20 +348,4 @@ exf_code exf_norms_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err
     if (!b->q) return exf_norm_sums_add(&a->sums[b->worker].norms, first->basis, b, err);
     exf_device_norms_add(&a->device_norms, b);
     return EXF_OK;
-}
-
-exf_code exf_norms_end_sweep(exf_accumulator *a, int layer, exf_err *err)
-{
-    return a->device_norms.b ? exf_device_norms_take(&a->device_norms, &a->sums[0].norms, layer, err) : EXF_OK;
-}
-
-void exf_norms_end_pass(exf_accumulator *a)
-{
-    exf_norm_sampler_free(&a->norms);
-    exf_device_norms_free(&a->device_norms);
-}
-
-exf_code exf_norms_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
-{
-    return exf_norm_sums_read(&s->norms, read->r->h, &read->r->shape, read->layer, s->norm_count, err);
 }

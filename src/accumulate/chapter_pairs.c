@@ -13,11 +13,6 @@ static size_t gram_bytes(const exf_backend *b, int n_experts)
     return b->gpu->gram_matrices_bytes(n_experts, exf_gram_tokens(n_experts));
 }
 
-uint64_t exf_device_sums_bytes(const exf_backend *b, int n_experts, int common_input)
-{
-    return b->gpu->layer_sums_bytes(n_experts) + (common_input ? gram_bytes(b, n_experts) : 0);
-}
-
 exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting,
                               const exf_sequence_list *sequences, size_t first_sequence, int common_input, exf_err *err)
 {
@@ -31,11 +26,6 @@ out:
     return rc;
 }
 
-exf_code exf_device_sums_check(exf_device_sums *s, int top_k, int d_model, exf_err *err)
-{
-    return exf_cross_check_open(&s->check, s->b, s->n_experts, top_k, d_model, s->common_input, s->weighting, err);
-}
-
 exf_code exf_device_sums_pin(exf_device_sums *s, int i, exf_layer_statistics *to, exf_err *err)
 {
     exf_code rc = s->b->gpu->alloc_staging(&s->pinned[i], exf_layer_statistics_bytes(s->n_experts), "statistics", err);
@@ -43,27 +33,23 @@ exf_code exf_device_sums_pin(exf_device_sums *s, int i, exf_layer_statistics *to
     return rc;
 }
 
-/* Queues the terms of tokens [at, at + n) of the block; part: the checked one that they are, or NULL. */
-static void add_tokens(exf_device_sums *s, const exf_moe_block *b, size_t at, int n, exf_checked_part *part)
+/* Queues the terms of tokens [at, at + n) of the block; those that the host checks in a call of their own. */
+static void add_tokens(exf_device_sums *s, const exf_moe_block *b, size_t at, int n)
 {
-    size_t slot = at * (size_t)b->top_k;
-    exf_layer_sums_call c = {.n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
-                          .outputs = exf_matrix_at(exf_outputs_of(b), slot * (size_t)b->d_model), .ids = b->topk_ids + slot,
-                          .weights = b->topk_weights + slot, .weighting = s->weighting, .experts_only = s->common_input,
-                          .sq = s->sq ? s->sq + slot : NULL, .row = (int64_t)(b->row + at)};
-    if (part) exf_cross_check_before(&s->check, part, b->q, s->sums, &c);
-    s->b->gpu->layer_sums_add(b->q, s->sums, &c);
-    if (part) exf_cross_check_after(&s->check, part, b->q, s->sums);
-}
-
-static void add_part(exf_device_sums *s, const exf_moe_block *b, size_t at, int n)
-{
-    while (n > 0) {
+    exf_layer_sums_call c = {.n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .weighting = s->weighting,
+                             .experts_only = s->common_input};
+    for (; n > 0; at += (size_t)c.n_tokens, n -= c.n_tokens) {
+        size_t slot = at * (size_t)b->top_k;
         exf_checked_part *part;
-        int now = exf_cross_check_next(&s->check, b, at, n, &part);
-        add_tokens(s, b, at, now, part);
-        at += (size_t)now;
-        n -= now;
+        c.n_tokens = exf_cross_check_next(&s->check, b, at, n, &part);
+        c.outputs = exf_matrix_at(exf_outputs_of(b), slot * (size_t)b->d_model);
+        c.ids = b->topk_ids + slot;
+        c.weights = b->topk_weights + slot;
+        c.sq = s->sq ? s->sq + slot : NULL;
+        c.row = (int64_t)(b->row + at);
+        if (part) exf_cross_check_before(&s->check, part, b->q, s->sums, &c);
+        s->b->gpu->layer_sums_add(b->q, s->sums, &c);
+        if (part) exf_cross_check_after(&s->check, part, b->q, s->sums);
     }
 }
 
@@ -72,7 +58,7 @@ void exf_device_sums_add(exf_device_sums *s, const exf_moe_block *b)
     s->q = b->q;
     s->batch = b->batch;
     if (!s->sequences || s->common_input) {
-        add_part(s, b, 0, b->n_tokens);
+        add_tokens(s, b, 0, b->n_tokens);
         return;
     }
     if (b->row != s->next_row) s->out_of_order = 1;
@@ -82,7 +68,7 @@ void exf_device_sums_add(exf_device_sums *s, const exf_moe_block *b)
         const exf_span *span = &b->batch->span[sequence];
         size_t left = span->offset + (size_t)span->n_tokens - b->row - at, part = left < n - at ? left : n - at;
         exf_device_sums_enter_sequence(s, b->q, sequence);
-        add_part(s, b, at, (int)part);
+        add_tokens(s, b, at, (int)part);
         if (part == left) exf_device_sums_close_sequence(s, b->q, sequence);
         at += part;
     }
@@ -136,7 +122,7 @@ void exf_fault_prefix_row(exf_err *err, const exf_batch *batch, size_t row, int 
 enum { PATH_LEN = 96 };
 
 /* By the rules of artifact/data.h. */
-exf_code exf_pairs_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
+exf_code exf_pairs_check_layer(const exf_layer_read *read, const exf_layer_statistics *s, exf_err *err)
 {
     const exf_statistics_reader *r = read->r;
     int layer = read->layer;
@@ -150,29 +136,11 @@ exf_code exf_pairs_check_layer(const exf_layer_read *read, exf_layer_statistics 
 
 /* ---- the chapter ------------------------------------------------------------------------------------ */
 
-exf_code exf_pairs_begin_pass(exf_accumulator *a, exf_err *err)
-{
-    int e = (int)a->shape.n_experts, k = (int)a->shape.top_k;
-    a->scratch_each =
-        a->options.common_input_tokens ? exf_layer_sums_common_input_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
-    return exf_mem_new(&a->scratch, (size_t)a->n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err);
-}
-
 uint64_t exf_pairs_device_bytes(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
 {
     int e = (int)s->n_experts, common_input = o->common_input_tokens > 0;
-    return exf_device_sums_bytes(b, e, common_input) +
+    return b->gpu->layer_sums_bytes(e) + (common_input ? gram_bytes(b, e) : 0) +
            (o->cross_check ? exf_cross_check_bytes(e, (int)s->top_k, common_input) : 0);
-}
-
-exf_code exf_pairs_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, &a->sequences, a->first_sequence,
-                                 a->options.common_input_tokens > 0, err));
-    if (a->options.cross_check) rc = exf_device_sums_check(&a->device, (int)a->shape.top_k, (int)a->shape.d_model, err);
-out:
-    return rc;
 }
 
 /* Of common input pairs are another chapter's. */
@@ -195,15 +163,4 @@ exf_code exf_pairs_add_block(exf_accumulator *a, const exf_moe_block *b, exf_err
                                 a->scratch + (size_t)b->worker * a->scratch_each, err);
 out:
     return rc;
-}
-
-exf_code exf_pairs_end_sweep(exf_accumulator *a, int layer, exf_err *err)
-{
-    return a->device.b ? exf_device_sums_take(&a->device, &a->sums[0], layer, err) : EXF_OK;
-}
-
-void exf_pairs_end_pass(exf_accumulator *a)
-{
-    exf_device_sums_free(&a->device);
-    exf_mem_free(a->scratch);
 }

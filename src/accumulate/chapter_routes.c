@@ -204,8 +204,3 @@ exf_code exf_routes_end_sweep(exf_accumulator *a, exf_err *err)
     if (rc == EXF_OK && a->routes.sample.n) exf_route_sample_merge(&a->sums[0].routes, &a->routes.sample);
     return rc;
 }
-
-exf_code exf_routes_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
-{
-    return exf_route_sample_read(&s->routes, read->r->h, &read->r->shape, read->layer, err);
-}

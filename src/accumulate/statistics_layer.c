@@ -236,8 +236,8 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
     EXF_TRY(exf_pairs_check_layer(&read, s, err));
     EXF_TRY(exf_sequences_check_layer(&read, s, err));
     EXF_TRY(exf_common_input_check_layer(&read, s, err));
-    EXF_TRY(exf_norms_check_layer(&read, s, err));
-    rc = exf_routes_check_layer(&read, s, err);
+    EXF_TRY(exf_norm_sums_read(&s->norms, r->h, &r->shape, layer, s->norm_count, err));
+    rc = exf_route_sample_read(&s->routes, r->h, &r->shape, layer, err);
 out:
     return rc;
 }

@@ -45,7 +45,7 @@ static inline void checked_open(checked_run *r, const exf_backend *b, exf_queue 
                                   .d_model = of->d_model, .q = q, .expert_outputs = r->outputs, .topk_ids = r->ids,
                                   .topk_weights = r->weights};
     ck_ok(exf_device_sums_open(&r->sums, b, of->n_experts, weighting, &r->none, 0, common_input, &e), e);
-    ck_ok(exf_device_sums_check(&r->sums, of->top_k, of->d_model, &e), e);
+    ck_ok(exf_cross_check_open(&r->sums.check, b, of->n_experts, of->top_k, of->d_model, common_input, weighting, &e), e);
     ck_ok(exf_layer_statistics_new(&r->to, of->n_experts, &e), e);
 }
 
