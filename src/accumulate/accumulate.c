@@ -146,7 +146,7 @@ static exf_code begin_layer(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_code rc;
     for (int i = 1; i < a->n_workers; i++) exf_layer_statistics_zero(&a->sums[i]); /* the queue took what the first worker had */
-    exf_sequences_begin_layer(a);
+    for (int i = 0; i < a->n_workers; i++) a->tracker[i].open = a->tracker[i].in_half = 0;
     EXF_TRY(exf_routes_begin_layer(a, layer, err));
     if (a->vectors) rc = exf_vectors_begin_layer(a, layer, err);
 out:

@@ -29,12 +29,11 @@ exf_code exf_pairs_check_layer(const exf_layer_read *read, const exf_layer_stati
 
 /* chapter_sequences.c */
 exf_code exf_sequences_begin_pass(exf_accumulator *a, exf_err *err) EXF_CHECKED;
-void exf_sequences_begin_layer(exf_accumulator *a);
 /* Called by the chapters of pairs before a block's terms are added in host memory. */
 exf_code exf_sequences_enter_block(const exf_accumulator *a, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
 exf_code exf_sequences_enter_common_input(const exf_accumulator *a, const exf_common_input_block *b, exf_err *err) EXF_CHECKED;
 exf_code exf_sequences_end_sweep(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
-exf_code exf_sequences_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+exf_code exf_sequences_check_layer(const exf_layer_read *read, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 void exf_sequences_end_pass(exf_accumulator *a);
 
 /* chapter_common_input.c */

@@ -115,7 +115,7 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
 {
     uint64_t e = (uint64_t)s->n_experts, h = (uint64_t)s->d_model, candidates = (uint64_t)(s->n_tokens * s->top_k);
     uint64_t sums = exf_layer_statistics_bytes((int)e), samples = (uint64_t)o->samples;
-    uint64_t each = sums + exf_sequence_tracker_bytes((int)e);
+    uint64_t each = sums + e * e * (2 * sizeof(exf_exact) + sizeof(uint64_t)) /* before a sequence */;
     uint64_t waiting = on_device || has_ranks ? (uint64_t)exf_waiting_layers(o, has_ranks) : 1;
     if (o->common_input_tokens) each += exf_layer_sums_common_input_scratch((int)e, (int)h) * sizeof(double);
     uint64_t buffers = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;

@@ -46,13 +46,19 @@ typedef struct {
 
 /* ---- chapter_sequences.c ------------------------------------------------------------------------------- */
 
+/* What a sequence has added to a cell of [E, E]. */
+typedef struct {
+    size_t at;
+    exf_exact dot, target_sq;
+    uint64_t count;
+} exf_parked_cell;
+
 /* A sequence of which some tokens were added, and of which others come after those of another sequence. */
 typedef struct {
     size_t sequence;
-    int seen;                   /* tokens */
-    size_t n, *cell;            /* [n] cells of [E, E] to which it has added */
-    exf_exact *dot, *target_sq; /* [n] what it has added */
-    uint64_t *count;
+    int seen;              /* tokens */
+    size_t n;
+    exf_parked_cell *cell; /* [n] */
 } exf_parked_sequence;
 
 /* A worker's. */
@@ -66,8 +72,6 @@ typedef struct {
     size_t n_parked, cap_parked;
     int in_half; /* 1: the present sequence is of the half whose sums are kept */
 } exf_sequence_tracker;
-
-size_t exf_sequence_tracker_bytes(int n_experts);
 
 /* ---- chapter_pairs.c ----------------------------------------------------------------------------------- */
 

@@ -56,28 +56,6 @@ out:
     return rc;
 }
 
-static void keep_routes(exf_route_sampler *s, size_t i, const int32_t *ids, const float *weights)
-{
-    size_t k = (size_t)s->sample.top_k;
-    memcpy(s->sample.ids + i * k, ids, k * sizeof *ids);
-    memcpy(s->sample.weights + i * k, weights, k * sizeof *weights);
-}
-
-/* ---- in host memory --------------------------------------------------------------------------------- */
-
-/* Keeps the chosen tokens of a block; blocks may come from several threads.  basis [H, q]: of the norm head; NULL without one. */
-static void keep_on_host(exf_route_sampler *s, const exf_moe_block *b, const double *basis)
-{
-    size_t first = s->first_row + b->row, width = exf_route_sample_head(&s->sample);
-    for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->sample.n; at++) {
-        size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
-        if (row >= first + (size_t)b->n_tokens) break;
-        size_t slot = (row - first) * (size_t)b->top_k;
-        keep_routes(s, i, b->router_ids + slot, b->router_weights + slot);
-        if (width) exf_norm_head_of_token(s->sample.head + i * width, basis, s->sample.q, b, row - first);
-    }
-}
-
 /* ---- in GPU memory ---------------------------------------------------------------------------------- */
 
 uint64_t exf_routes_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
@@ -87,26 +65,10 @@ uint64_t exf_routes_device_bytes(const exf_run_shape *shape, const exf_accumulat
     return (uint64_t)tokens * (sizeof(int32_t) + k * (sizeof(int32_t) + sizeof(float)) + head);
 }
 
-/* Allocates what the norm head's features need. */
-static exf_code open_head(exf_route_sampler *s, exf_err *err)
-{
-    size_t n = s->sample.cap, k = (size_t)s->sample.top_k, q = (size_t)s->sample.q;
-    exf_code rc = EXF_OK;
-    if (!q) return EXF_OK;
-    EXF_TRY(s->b->alloc(&s->projected, n * q, sizeof *s->projected, "route sample", err));
-    EXF_TRY(s->b->alloc(&s->norm, n, sizeof *s->norm, "route sample", err));
-    EXF_TRY(s->b->alloc(&s->logits, n * k, sizeof *s->logits, "route sample", err));
-    EXF_TRY(exf_mem_new(&s->projected_host, n * q, sizeof *s->projected_host, "route sample", err));
-    EXF_TRY(exf_mem_new(&s->norm_host, n, sizeof *s->norm_host, "route sample", err));
-    EXF_TRY(exf_mem_new(&s->logits_host, n * k, sizeof *s->logits_host, "route sample", err));
-out:
-    return rc;
-}
-
 exf_code exf_routes_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
 {
     exf_route_sampler *s = &a->routes;
-    size_t n = s->sample.cap, slots = n * (size_t)s->sample.top_k;
+    size_t n = s->sample.cap, slots = n * (size_t)s->sample.top_k, q = (size_t)s->sample.q;
     exf_code rc;
     if (!n) return EXF_OK;
     s->b = b;
@@ -116,20 +78,15 @@ exf_code exf_routes_open_device(exf_accumulator *a, const exf_backend *b, exf_er
     EXF_TRY(exf_mem_new(&s->slot_host, n, sizeof *s->slot_host, "route sample", err));
     EXF_TRY(exf_mem_new(&s->ids_host, slots, sizeof *s->ids_host, "route sample", err));
     EXF_TRY(exf_mem_new(&s->weights_host, slots, sizeof *s->weights_host, "route sample", err));
-    EXF_TRY(open_head(s, err));
+    if (!q) return EXF_OK;
+    EXF_TRY(b->alloc(&s->projected, n * q, sizeof *s->projected, "route sample", err));
+    EXF_TRY(b->alloc(&s->norm, n, sizeof *s->norm, "route sample", err));
+    EXF_TRY(b->alloc(&s->logits, slots, sizeof *s->logits, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->projected_host, n * q, sizeof *s->projected_host, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->norm_host, n, sizeof *s->norm_host, "route sample", err));
+    EXF_TRY(exf_mem_new(&s->logits_host, slots, sizeof *s->logits_host, "route sample", err));
 out:
     return rc;
-}
-
-static void gather_head(const exf_route_sampler *s, const exf_moe_block *b, const double *projected, const double *norm,
-                        size_t first, int n)
-{
-    int q = s->sample.q, k = b->top_k;
-    const int32_t *slot = s->slot + first;
-    float *to = (float *)(void *)(s->projected + first * (size_t)q), *to_norm = (float *)(void *)(s->norm + first);
-    s->b->gather_rows(b->q, to, (const float *)(const void *)projected, slot, n, 2 * q);
-    s->b->gather_rows(b->q, to_norm, (const float *)(const void *)norm, slot, n, 2);
-    s->b->gather_rows(b->q, s->logits + first * (size_t)k, b->slot_logits, slot, n, k);
 }
 
 /* Gathers the chosen tokens of a block on its queue; blocks come in order of rows.  projected [T, q], norm [T]: the features that
@@ -137,51 +94,50 @@ static void gather_head(const exf_route_sampler *s, const exf_moe_block *b, cons
  * double as two of them.  Each token has a place of its own in slot_host, which copies still read when this returns. */
 static void keep_on_device(exf_route_sampler *s, const exf_moe_block *b, const double *projected, const double *norm)
 {
-    size_t row = s->first_row + b->row, k = (size_t)b->top_k;
-    size_t first = exf_smallest_keys_first(&s->keys, row);
-    size_t end = exf_smallest_keys_first(&s->keys, row + (size_t)b->n_tokens), n = end - first;
+    const exf_backend *on = s->b;
+    size_t row = s->first_row + b->row, k = (size_t)b->top_k, q = (size_t)s->sample.q;
+    size_t first = exf_smallest_keys_first(&s->keys, row), end = exf_smallest_keys_first(&s->keys, row + (size_t)b->n_tokens);
+    int n = (int)(end - first), numbers = 2 * s->sample.q;
+    int32_t *slot = s->slot + first;
     if (n == 0) return;
     for (size_t at = first; at < end; at++) s->slot_host[at] = (int32_t)(s->keys.chosen[s->keys.by_row[at]].row - row);
-    s->b->upload(b->q, s->slot + first, s->slot_host + first, n * sizeof *s->slot);
-    s->b->gather_rows(b->q, (float *)(void *)(s->ids + first * k), (const float *)(const void *)b->router_ids, s->slot + first,
-                      (int)n, b->top_k);
-    s->b->gather_rows(b->q, s->weights + first * k, b->router_weights, s->slot + first, (int)n, b->top_k);
-    if (s->sample.q) gather_head(s, b, projected, norm, first, (int)n);
+    on->upload(b->q, slot, s->slot_host + first, (size_t)n * sizeof *slot);
+    on->gather_rows(b->q, (void *)(s->ids + first * k), (const void *)b->router_ids, slot, n, b->top_k);
+    on->gather_rows(b->q, s->weights + first * k, b->router_weights, slot, n, b->top_k);
+    if (q) {
+        on->gather_rows(b->q, (void *)(s->projected + first * q), (const void *)projected, slot, n, numbers);
+        on->gather_rows(b->q, (void *)(s->norm + first), (const void *)norm, slot, n, 2);
+        on->gather_rows(b->q, s->logits + first * k, b->slot_logits, slot, n, b->top_k);
+    }
     if (!s->q || first < s->first) s->first = first;
     if (!s->q || end > s->end) s->end = end;
     s->q = b->q;
 }
 
-/* Fetches the norm head's features of the gathered tokens. */
-static exf_code take_head(exf_route_sampler *s, exf_err *err)
-{
-    size_t k = (size_t)s->sample.top_k, q = (size_t)s->sample.q, first = s->first, n = s->end - first;
-    exf_code rc = EXF_OK;
-    if (!q) return EXF_OK;
-    EXF_TRY(s->b->download(s->q, s->projected_host + first * q, s->projected + first * q, n * q * sizeof *s->projected, err));
-    EXF_TRY(s->b->download(s->q, s->norm_host + first, s->norm + first, n * sizeof *s->norm, err));
-    EXF_TRY(s->b->download(s->q, s->logits_host + first * k, s->logits + first * k, n * k * sizeof *s->logits, err));
-    for (size_t at = first; at < s->end; at++) {
-        float *to = s->sample.head + s->keys.by_row[at] * exf_route_sample_head(&s->sample);
-        for (size_t i = 0; i < q; i++) to[i] = (float)s->projected_host[at * q + i];
-        to[q] = (float)s->norm_host[at];
-        memcpy(to + q + 1, s->logits_host + at * k, k * sizeof *to);
-    }
-out:
-    return rc;
-}
-
-/* Fetches what was gathered of a layer; waits for the queue. */
+/* Fetches the tokens that were gathered of a layer, with the norm head's features of them; waits for the queue. */
 static exf_code fetch(exf_route_sampler *s, exf_err *err)
 {
-    size_t k = (size_t)s->sample.top_k, from = s->first * k, slots = (s->end - s->first) * k;
-    exf_code rc = EXF_OK;
-    if (!s->q) return EXF_OK;
-    EXF_TRY(s->b->download(s->q, s->ids_host + from, s->ids + from, slots * sizeof *s->ids, err));
-    EXF_TRY(s->b->download(s->q, s->weights_host + from, s->weights + from, slots * sizeof *s->weights, err));
-    EXF_TRY(take_head(s, err));
-    for (size_t at = s->first; at < s->end; at++)
-        keep_routes(s, s->keys.by_row[at], s->ids_host + at * k, s->weights_host + at * k);
+    const exf_backend *b = s->b;
+    exf_route_sample *to = &s->sample;
+    size_t k = (size_t)to->top_k, q = (size_t)to->q, first = s->first, n = s->end - first;
+    exf_code rc;
+    EXF_TRY(b->download(s->q, s->ids_host + first * k, s->ids + first * k, n * k * sizeof *s->ids, err));
+    EXF_TRY(b->download(s->q, s->weights_host + first * k, s->weights + first * k, n * k * sizeof *s->weights, err));
+    if (q) {
+        EXF_TRY(b->download(s->q, s->projected_host + first * q, s->projected + first * q, n * q * sizeof *s->projected, err));
+        EXF_TRY(b->download(s->q, s->norm_host + first, s->norm + first, n * sizeof *s->norm, err));
+        EXF_TRY(b->download(s->q, s->logits_host + first * k, s->logits + first * k, n * k * sizeof *s->logits, err));
+    }
+    for (size_t at = first; at < s->end; at++) {
+        size_t i = s->keys.by_row[at];
+        float *head = to->head + i * exf_route_sample_head(to);
+        memcpy(to->ids + i * k, s->ids_host + at * k, k * sizeof *to->ids);
+        memcpy(to->weights + i * k, s->weights_host + at * k, k * sizeof *to->weights);
+        if (!q) continue;
+        for (size_t c = 0; c < q; c++) head[c] = (float)s->projected_host[at * q + c];
+        head[q] = (float)s->norm_host[at];
+        memcpy(head + q + 1, s->logits_host + at * k, k * sizeof *head);
+    }
 out:
     s->q = NULL;
     return rc;
@@ -189,18 +145,29 @@ out:
 
 /* ---- the chapter ------------------------------------------------------------------------------------ */
 
+/* Keeps the chosen tokens of a block; those in host memory may come from several threads. */
 void exf_routes_add_block(exf_accumulator *a, const exf_moe_block *b)
 {
-    if (!a->routes.sample.n) return;
-    if (b->q)
-        keep_on_device(&a->routes, b, a->device_norms.sums.projected, a->device_norms.sums.norm);
-    else
-        keep_on_host(&a->routes, b, a->sums[0].norms.basis);
+    exf_route_sampler *s = &a->routes;
+    exf_route_sample *to = &s->sample;
+    size_t first = s->first_row + b->row, width = exf_route_sample_head(to), k = (size_t)b->top_k;
+    if (!to->n) return;
+    if (b->q) {
+        keep_on_device(s, b, a->device_norms.sums.projected, a->device_norms.sums.norm);
+        return;
+    }
+    for (size_t at = exf_smallest_keys_first(&s->keys, first); at < to->n; at++) {
+        size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row, token = row - first;
+        if (row >= first + (size_t)b->n_tokens) break;
+        memcpy(to->ids + i * k, b->router_ids + token * k, k * sizeof *to->ids);
+        memcpy(to->weights + i * k, b->router_weights + token * k, k * sizeof *to->weights);
+        if (width) exf_norm_head_of_token(to->head + i * width, a->sums[0].norms.basis, to->q, b, token);
+    }
 }
 
 exf_code exf_routes_end_sweep(exf_accumulator *a, exf_err *err)
 {
-    exf_code rc = fetch(&a->routes, err);
+    exf_code rc = a->routes.q ? fetch(&a->routes, err) : EXF_OK;
     if (rc == EXF_OK && a->routes.sample.n) exf_route_sample_merge(&a->sums[0].routes, &a->routes.sample);
     return rc;
 }

@@ -14,42 +14,6 @@
 
 /* ---- in host memory --------------------------------------------------------------------------------- */
 
-size_t exf_sequence_tracker_bytes(int n_experts)
-{
-    return (size_t)n_experts * (size_t)n_experts * (2 * sizeof(exf_exact) + sizeof(uint64_t));
-}
-
-static void free_parked(exf_parked_sequence *p)
-{
-    exf_mem_free(p->cell);
-    exf_mem_free(p->dot);
-    exf_mem_free(p->target_sq);
-    exf_mem_free(p->count);
-}
-
-static void free_tracker(exf_sequence_tracker *k)
-{
-    for (size_t i = 0; i < k->n_parked; i++) free_parked(&k->parked[i]);
-    exf_mem_free(k->parked);
-    exf_mem_free(k->dot);
-    exf_mem_free(k->target_sq);
-    exf_mem_free(k->count);
-    memset(k, 0, sizeof *k);
-}
-
-static exf_code new_tracker(exf_sequence_tracker *k, int n_experts, exf_err *err)
-{
-    size_t cells = (size_t)n_experts * (size_t)n_experts;
-    exf_code rc;
-    memset(k, 0, sizeof *k);
-    EXF_TRY(exf_mem_new(&k->dot, cells, sizeof *k->dot, "sums of a sequence", err));
-    EXF_TRY(exf_mem_new(&k->target_sq, cells, sizeof *k->target_sq, "sums of a sequence", err));
-    EXF_TRY(exf_mem_new(&k->count, cells, sizeof *k->count, "sums of a sequence", err));
-out:
-    if (rc != EXF_OK) free_tracker(k);
-    return rc;
-}
-
 /* Adds the sums so far to those of the half, or takes them from these. */
 static void turn_half(const exf_layer_statistics *s, int add)
 {
@@ -75,20 +39,14 @@ static exf_exact difference(const exf_exact *now, const exf_exact *before)
     return d;
 }
 
-static double difference_value(const exf_exact *now, const exf_exact *before)
-{
-    exf_exact d = difference(now, before);
-    return exf_exact_value(&d);
-}
-
 /* Adds the present sequence, if there is one, to s->seq_* and s->sequences. */
 static exf_code close_sequence(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts;
     for (size_t i = 0; k->open && i < e * e; i++) {
         if (s->count[i] == k->count[i]) continue;
-        double a = EXF_SEQUENCE_SCALE * difference_value(&s->dot[i], &k->dot[i]),
-               b = EXF_SEQUENCE_SCALE * difference_value(&s->target_sq[i], &k->target_sq[i]);
+        exf_exact dot = difference(&s->dot[i], &k->dot[i]), target_sq = difference(&s->target_sq[i], &k->target_sq[i]);
+        double a = EXF_SEQUENCE_SCALE * exf_exact_value(&dot), b = EXF_SEQUENCE_SCALE * exf_exact_value(&target_sq);
         if (!exf_exact_fits(a * a) || !exf_exact_fits(b * b))
             return exf_sequence_fault(err, k->sequence, (int)(i / e), (int)(i % e), a / EXF_SEQUENCE_SCALE, b / EXF_SEQUENCE_SCALE);
         exf_exact_add(&s->seq_aa[i], a * a);
@@ -109,20 +67,14 @@ static exf_code park_sequence(exf_sequence_tracker *k, const exf_layer_statistic
     for (size_t i = 0; i < cells; i++) n += s->count[i] != k->count[i];
     EXF_TRY(exf_mem_grow(&k->parked, &k->cap_parked, k->n_parked + 1, sizeof *k->parked, "sums of a sequence", err));
     EXF_TRY(exf_mem_new(&p.cell, n, sizeof *p.cell, "sums of a sequence", err));
-    EXF_TRY(exf_mem_new(&p.dot, n, sizeof *p.dot, "sums of a sequence", err));
-    EXF_TRY(exf_mem_new(&p.target_sq, n, sizeof *p.target_sq, "sums of a sequence", err));
-    EXF_TRY(exf_mem_new(&p.count, n, sizeof *p.count, "sums of a sequence", err));
-    for (size_t i = 0; i < cells; i++) {
-        if (s->count[i] == k->count[i]) continue;
-        p.cell[p.n] = i;
-        p.dot[p.n] = difference(&s->dot[i], &k->dot[i]);
-        p.target_sq[p.n] = difference(&s->target_sq[i], &k->target_sq[i]);
-        p.count[p.n++] = s->count[i] - k->count[i];
-    }
+    for (size_t i = 0; i < cells; i++)
+        if (s->count[i] != k->count[i])
+            p.cell[p.n++] = (exf_parked_cell){.at = i, .dot = difference(&s->dot[i], &k->dot[i]),
+                                              .target_sq = difference(&s->target_sq[i], &k->target_sq[i]),
+                                              .count = s->count[i] - k->count[i]};
     k->parked[k->n_parked++] = p;
     k->open = 0;
 out:
-    if (rc != EXF_OK) free_parked(&p);
     return rc;
 }
 
@@ -134,24 +86,24 @@ static void resume_sequence(exf_sequence_tracker *k, size_t sequence)
     while (at < k->n_parked && k->parked[at].sequence != sequence) at++;
     if (at == k->n_parked) return;
     exf_parked_sequence p = k->parked[at];
-    for (size_t i = 0; i < p.n; i++) {
-        k->dot[p.cell[i]] = difference(&k->dot[p.cell[i]], &p.dot[i]);
-        k->target_sq[p.cell[i]] = difference(&k->target_sq[p.cell[i]], &p.target_sq[i]);
-        k->count[p.cell[i]] -= p.count[i];
+    for (const exf_parked_cell *c = p.cell; c < p.cell + p.n; c++) {
+        k->dot[c->at] = difference(&k->dot[c->at], &c->dot);
+        k->target_sq[c->at] = difference(&k->target_sq[c->at], &c->target_sq);
+        k->count[c->at] -= c->count;
     }
     k->next_position = p.seen;
-    free_parked(&p);
+    exf_mem_free(p.cell);
     k->parked[at] = k->parked[--k->n_parked];
 }
 
-/* Called before n tokens of `sequence` from `position` on are added to s; in_half: the sequence's half (exf_sequence_half).
- * length: the tokens that the sequence has, whose blocks may come in any order and mix with others'; 0: blocks come in order, one
- * sequence after the other. */
-static exf_code enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int in_half, int position, int n,
-                      int length, exf_err *err)
+/* Called before n tokens of `sequence` from `position` on are added to the worker's sums.  length: the tokens that the sequence has,
+ * whose blocks may come in any order and mix with others'; 0: blocks come in order, one sequence after the other. */
+static exf_code enter(const exf_accumulator *a, int worker, size_t sequence, int position, int n, int length, exf_err *err)
 {
+    exf_sequence_tracker *k = &a->tracker[worker];
+    const exf_layer_statistics *s = &a->sums[worker];
     size_t cells = (size_t)s->n_experts * (size_t)s->n_experts;
-    int goes_on = k->open && k->sequence == sequence;
+    int goes_on = k->open && k->sequence == sequence, in_half = exf_sequence_half(&a->sequences, a->first_sequence + sequence);
     if (!length && position != (goes_on ? k->next_position : 0))
         return exf_fail(err, EXF_INTERNAL, "sequence %zu is shown from position %d, expected %d", sequence, position,
                         goes_on ? k->next_position : 0);
@@ -173,39 +125,19 @@ static exf_code enter(exf_sequence_tracker *k, const exf_layer_statistics *s, si
     return EXF_OK;
 }
 
-/* Ends the present sequence and the run of sequences of one half, which completes s->half_*.  EXF_NUMERIC if a product leaves the
- * range of exf_exact. */
-static exf_code end_run(exf_sequence_tracker *k, const exf_layer_statistics *s, exf_err *err)
-{
-    exf_code rc = close_sequence(k, s, err);
-    if (rc == EXF_OK && k->n_parked)
-        rc = exf_fail(err, EXF_INTERNAL, "sequence %zu ends after %d of its tokens", k->parked[0].sequence, k->parked[0].seen);
-    if (k->in_half) turn_half(s, 1);
-    k->in_half = 0;
-    return rc;
-}
-
-/* Returns which half a sequence of this rank's part is of. */
-static int half_of(const exf_accumulator *a, size_t sequence)
-{
-    return exf_sequence_half(&a->sequences, a->first_sequence + sequence);
-}
-
 exf_code exf_sequences_enter_block(const exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
     if (!a->sequences.length) return EXF_OK;
     int length = a->mixed ? a->sequences.length[a->first_sequence + b->sequence] : 0;
-    return enter(&a->tracker[b->worker], &a->sums[b->worker], b->sequence, half_of(a, b->sequence), b->position, b->n_tokens,
-                 length, err);
+    return enter(a, b->worker, b->sequence, b->position, b->n_tokens, length, err);
 }
 
 exf_code exf_sequences_enter_common_input(const exf_accumulator *a, const exf_common_input_block *b, exf_err *err)
 {
     if (!a->sequences.length) return EXF_OK;
-    exf_sequence_tracker *k = &a->tracker[b->worker];
-    int goes_on = k->open && k->sequence == b->sequence;
-    return enter(k, &a->sums[b->worker], b->sequence, half_of(a, b->sequence), goes_on ? k->next_position : 0, b->n_tokens, 0,
-                 err);
+    const exf_sequence_tracker *k = &a->tracker[b->worker];
+    int position = k->open && k->sequence == b->sequence ? k->next_position : 0;
+    return enter(a, b->worker, b->sequence, position, b->n_tokens, 0, err);
 }
 
 /* ---- in GPU memory ----------------------------------------------------------------------------------
@@ -226,66 +158,68 @@ void exf_device_sums_close_sequence(const exf_device_sums *s, exf_queue *q, size
 
 /* ---- what cannot be ---------------------------------------------------------------------------------- */
 
-/* Checks sequence counts: 0 for a pair without tokens, else at least one and at most one per token. */
-static exf_code check_sequences(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
+/* Checks sequence counts, 0 for a pair without tokens, else at least one and at most one per token; and the counts of a half, which
+ * are mirrored and no larger than the whole ones. */
+exf_code exf_sequences_check_layer(const exf_layer_read *read, const exf_layer_statistics *s, exf_err *err)
 {
+    const exf_statistics_reader *r = read->r;
     size_t e = (size_t)s->n_experts;
-    for (size_t i = 0; i < e * e; i++)
+    for (size_t i = 0; r->has[EXF_PART_SEQUENCES] && i < e * e; i++)
         if (s->sequences[i] > s->count[i] || s->sequences[i] > r->sequences.n || (s->count[i] && !s->sequences[i]))
             return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/sequences[%zu, %zu] is %llu for %llu tokens of %zu sequences",
-                            exf_h5_path(r->h), layer, i / e, i % e, (unsigned long long)s->sequences[i],
+                            exf_h5_path(r->h), read->layer, i / e, i % e, (unsigned long long)s->sequences[i],
                             (unsigned long long)s->count[i], r->sequences.n);
-    return EXF_OK;
-}
-
-/* Checks the counts of a half: they are mirrored and no larger than the whole ones. */
-static exf_code check_half(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
-{
-    size_t e = (size_t)s->n_experts;
-    for (size_t i = 0; i < e * e; i++) {
+    for (size_t i = 0; r->has[EXF_PART_HALVES] && i < e * e; i++) {
         size_t mirror = i % e * e + i / e;
         if (s->half_count[i] <= s->count[i] && s->half_count[i] == s->half_count[mirror]) continue;
         return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/half/count[%zu, %zu] is %llu, the mirrored pair's %llu, the whole's %llu",
-                        exf_h5_path(r->h), layer, i / e, i % e, (unsigned long long)s->half_count[i],
+                        exf_h5_path(r->h), read->layer, i / e, i % e, (unsigned long long)s->half_count[i],
                         (unsigned long long)s->half_count[mirror], (unsigned long long)s->count[i]);
     }
     return EXF_OK;
-}
-
-exf_code exf_sequences_check_layer(const exf_layer_read *read, exf_layer_statistics *s, exf_err *err)
-{
-    const exf_statistics_reader *r = read->r;
-    exf_code rc = EXF_OK;
-    if (r->has[EXF_PART_SEQUENCES]) EXF_TRY(check_sequences(r, read->layer, s, err));
-    if (r->has[EXF_PART_HALVES]) rc = check_half(r, read->layer, s, err);
-out:
-    return rc;
 }
 
 /* ---- the chapter ------------------------------------------------------------------------------------ */
 
 exf_code exf_sequences_begin_pass(exf_accumulator *a, exf_err *err)
 {
-    exf_code rc = exf_mem_new(&a->tracker, (size_t)a->n_workers, sizeof *a->tracker, "statistics", err);
-    for (int i = 0; rc == EXF_OK && i < a->n_workers; i++) rc = new_tracker(&a->tracker[i], (int)a->shape.n_experts, err);
+    size_t cells = (size_t)a->shape.n_experts * (size_t)a->shape.n_experts;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&a->tracker, (size_t)a->n_workers, sizeof *a->tracker, "statistics", err));
+    for (exf_sequence_tracker *k = a->tracker; k < a->tracker + a->n_workers; k++) {
+        EXF_TRY(exf_mem_new(&k->dot, cells, sizeof *k->dot, "sums of a sequence", err));
+        EXF_TRY(exf_mem_new(&k->target_sq, cells, sizeof *k->target_sq, "sums of a sequence", err));
+        EXF_TRY(exf_mem_new(&k->count, cells, sizeof *k->count, "sums of a sequence", err));
+    }
+out:
     return rc;
 }
 
-void exf_sequences_begin_layer(exf_accumulator *a)
-{
-    for (int i = 0; i < a->n_workers; i++) a->tracker[i].open = a->tracker[i].in_half = 0;
-}
-
+/* Ends the last sequence of each worker and the run of sequences of one half, which completes the sums of the half.  EXF_NUMERIC if
+ * a product leaves the range of exf_exact. */
 exf_code exf_sequences_end_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (int i = 0; rc == EXF_OK && i < a->n_workers; i++) rc = end_run(&a->tracker[i], &a->sums[i], err);
+    for (int i = 0; rc == EXF_OK && i < a->n_workers; i++) {
+        exf_sequence_tracker *k = &a->tracker[i];
+        rc = close_sequence(k, &a->sums[i], err);
+        if (rc == EXF_OK && k->n_parked)
+            rc = exf_fail(err, EXF_INTERNAL, "sequence %zu ends after %d of its tokens", k->parked[0].sequence, k->parked[0].seen);
+        if (k->in_half) turn_half(&a->sums[i], 1);
+        k->in_half = 0;
+    }
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     return rc;
 }
 
 void exf_sequences_end_pass(exf_accumulator *a)
 {
-    for (int i = 0; a->tracker && i < a->n_workers; i++) free_tracker(&a->tracker[i]);
+    for (exf_sequence_tracker *k = a->tracker; k && k < a->tracker + a->n_workers; k++) {
+        for (size_t i = 0; i < k->n_parked; i++) exf_mem_free(k->parked[i].cell);
+        exf_mem_free(k->parked);
+        exf_mem_free(k->dot);
+        exf_mem_free(k->target_sq);
+        exf_mem_free(k->count);
+    }
     exf_mem_free(a->tracker);
 }
