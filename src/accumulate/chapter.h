@@ -129,8 +129,6 @@ void exf_device_sums_add_common_input(exf_device_sums *s, const exf_common_input
 /* Fills what a route sample keeps of token t of a block: V'x, log ||x|| and the logits of its slots less the mean of all, as the
  * sums take them. */
 void exf_norm_head_of_token(float *to, const double *basis, int q, const exf_moe_block *b, size_t t);
-/* Returns EXF_NUMERIC naming a number that the sums cannot hold. */
-exf_code exf_norm_fault(exf_err *err, size_t feature, double value);
 /* Adds a block's slots over that basis; concurrent for different sums. */
 exf_code exf_norm_sums_add(const exf_norm_sums *to, const double *basis, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
 

@@ -12,7 +12,8 @@
 
 /* ---- in host memory --------------------------------------------------------------------------------- */
 
-exf_code exf_norm_fault(exf_err *err, size_t feature, double value)
+/* Returns EXF_NUMERIC naming a number that the sums cannot hold. */
+static exf_code refuse_number(exf_err *err, size_t feature, double value)
 {
     return exf_fail(err, EXF_NUMERIC, "feature %zu of the norm head is %g, outside the range of the sums", feature, value);
 }
@@ -45,14 +46,6 @@ typedef struct {
     double *product;   /* [n (n + 1) / 2] sums of z z', the lower triangle; n = F + 1 */
     int slots;         /* in product */
 } norm_block;
-
-static void free_block(norm_block *m)
-{
-    exf_mem_free(m->projected);
-    exf_mem_free(m->norm);
-    exf_mem_free(m->mean);
-    exf_mem_free(m->product);
-}
 
 /* Computes what all slots of a token share. */
 static exf_code read_tokens(norm_block *m, const exf_norm_sums *to, const double *basis, const exf_moe_block *b, exf_err *err)
@@ -104,14 +97,6 @@ static void add_products(const exf_norm_sums *to, size_t expert, norm_block *m)
     m->slots = 0;
 }
 
-static void add_slot(norm_block *m, const double *z, size_t n)
-{
-    double *row = m->product;
-    for (size_t i = 0; i < n; row += ++i)
-        for (size_t k = 0; k <= i; k++) row[k] += z[i] * z[k];
-    m->slots++;
-}
-
 /* Adds an expert's slots of the block. */
 static exf_code add_expert(const exf_norm_sums *to, int expert, norm_block *m, const exf_moe_block *b, exf_err *err)
 {
@@ -119,14 +104,16 @@ static exf_code add_expert(const exf_norm_sums *to, int expert, norm_block *m, c
     size_t slots = (size_t)b->n_tokens * (size_t)b->top_k, n = exf_norm_features(to->q) + 1, at = 0;
     for (size_t slot = 0; slot < slots; slot++) {
         if (b->topk_ids[slot] != expert) continue;
-        double most = read_slot(z, &at, m, to, b, slot);
+        double most = read_slot(z, &at, m, to, b, slot), *row = m->product;
         if (!(most < refused)) {
-            exf_code rc = exf_norm_fault(err, at, z[at]);
+            exf_code rc = refuse_number(err, at, z[at]);
             exf_err_prefix(err, "token %zu: ", slot / (size_t)b->top_k);
             return rc;
         }
         if (m->slots == TOGETHER || !(most < largest)) add_products(to, (size_t)expert, m);
-        add_slot(m, z, n);
+        for (size_t i = 0; i < n; row += ++i)
+            for (size_t k = 0; k <= i; k++) row[k] += z[i] * z[k];
+        m->slots++;
         if (!(most < largest)) add_products(to, (size_t)expert, m);
     }
     add_products(to, (size_t)expert, m);
@@ -138,7 +125,10 @@ exf_code exf_norm_sums_add(const exf_norm_sums *to, const double *basis, const e
     norm_block m = {.slots = 0};
     exf_code rc = read_tokens(&m, to, basis, b, err);
     for (int e = 0; rc == EXF_OK && e < b->n_experts; e++) rc = add_expert(to, e, &m, b, err);
-    free_block(&m);
+    exf_mem_free(m.projected);
+    exf_mem_free(m.norm);
+    exf_mem_free(m.mean);
+    exf_mem_free(m.product);
     return rc;
 }
 
@@ -269,30 +259,27 @@ static void add_digits(exf_exact *to, const uint64_t digit[EXF_NORM_WORDS])
     }
 }
 
-static void add_fetched(const exf_norm_sums *to, size_t expert, const uint64_t *from)
-{
-    size_t n = exf_norm_features(to->q), products = exf_norm_products(to->q);
-    for (size_t i = 0; i < products; i++, from += EXF_NORM_WORDS) add_digits(&to->pp[expert * products + i], from);
-    for (size_t i = 0; i < n; i++, from += EXF_NORM_WORDS) add_digits(&to->py[expert * n + i], from);
-    add_digits(&to->yy[expert], from);
-}
-
 exf_code exf_device_norms_take(exf_device_norms *s, const exf_norm_sums *to, int layer, exf_err *err)
 {
-    size_t each = sums_each(s->sums.directions) * EXF_NORM_WORDS;
+    size_t n = exf_norm_features(to->q), products = exf_norm_products(to->q), each = sums_each(to->q) * EXF_NORM_WORDS;
     exf_sums_fault bad = {0};
     exf_code rc = EXF_OK;
     if (!s->q) return EXF_OK;
     s->b->copy(s->q, s->host, s->sums.cells, cells_bytes(&s->sums));
     EXF_TRY(s->b->download(s->q, &bad, s->sums.bad, sizeof bad, err));
     if (bad.place) {
-        rc = exf_norm_fault(err, (size_t)bad.b, bad.x);
+        rc = refuse_number(err, (size_t)bad.b, bad.x);
         exf_fault_prefix_row(err, s->batch, (size_t)~bad.place, EXF_MOE_BLOCK, 1);
         exf_err_prefix(err, "layer %d, ", layer);
         goto out;
     }
 #pragma omp parallel for schedule(static) num_threads(exf_team((size_t)to->n_experts, exf_background_threads()))
-    for (size_t e = 0; e < (size_t)to->n_experts; e++) add_fetched(to, e, s->host + e * each);
+    for (size_t e = 0; e < (size_t)to->n_experts; e++) {
+        const uint64_t *from = s->host + e * each;
+        for (size_t i = 0; i < products; i++, from += EXF_NORM_WORDS) add_digits(&to->pp[e * products + i], from);
+        for (size_t i = 0; i < n; i++, from += EXF_NORM_WORDS) add_digits(&to->py[e * n + i], from);
+        add_digits(&to->yy[e], from);
+    }
 out:
     s->q = NULL;
     return rc;

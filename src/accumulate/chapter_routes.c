@@ -130,7 +130,7 @@ static exf_code fetch(exf_route_sampler *s, exf_err *err)
     }
     for (size_t at = first; at < s->end; at++) {
         size_t i = s->keys.by_row[at];
-        float *head = to->head + i * exf_route_sample_head(to);
+        float *head = q ? to->head + i * exf_route_sample_head(to) : NULL;
         memcpy(to->ids + i * k, s->ids_host + at * k, k * sizeof *to->ids);
         memcpy(to->weights + i * k, s->weights_host + at * k, k * sizeof *to->weights);
         if (!q) continue;

@@ -72,8 +72,17 @@ void exf_vectors_end_pass(exf_accumulator *a)
 {
     exf_vector_accumulator *m = a->vectors;
     if (!m) return;
-    for (int i = 0; m->block && i < m->n_workers; i++) exf_pair_block_free(&m->block[i]);
-    for (int i = 0; m->buffers && i < m->n_workers * m->n_helpers; i++) exf_pair_buffers_free(&m->buffers[i]);
+    for (exf_pair_block *s = m->block; s && s < m->block + m->n_workers; s++) {
+        exf_mem_free(s->entry);
+        exf_mem_free(s->first);
+        exf_mem_free(s->weight);
+    }
+    for (exf_pair_buffers *s = m->buffers; s && s < m->buffers + m->n_workers * m->n_helpers; s++) {
+        exf_mem_free(s->u);
+        exf_mem_free(s->v);
+        exf_mem_free(s->z);
+        exf_mem_free(s->total);
+    }
     exf_mem_free(m->block);
     exf_mem_free(m->buffers);
     for (int i = 0; i < N_LOCKS; i++) pthread_mutex_destroy(&m->lock[i]);
@@ -88,8 +97,9 @@ void exf_vectors_end_pass(exf_accumulator *a)
 uint64_t exf_vectors_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
     int k = (int)shape->top_k, h = (int)shape->d_model, rank = exf_vector_rank(shape, o);
-    uint64_t bytes = o->lowrank ? exf_device_samples_bytes(most_samples(shape, o), h, rank) : 0;
-    return bytes + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, rank);
+    uint64_t sample = 2 * (uint64_t)h * sizeof(float) + 5 * sizeof(int32_t) + sizeof(double);
+    uint64_t samples = o->lowrank ? most_samples(shape, o) * sample + exf_device_basis_bytes(h, rank) : 0;
+    return samples + exf_device_vectors_bytes(exf_vector_pairs(shape, o), k, h, o->diagonal, rank);
 }
 
 exf_code exf_vectors_open_device(exf_accumulator *a, const exf_backend *b, exf_err *err)
@@ -120,16 +130,6 @@ exf_code exf_vectors_begin_layer(exf_accumulator *a, int layer, exf_err *err)
     if (!m->sampler.source && !m->samples.b) rc = exf_sampler_make_room(&m->sampler, (int)m->shape.d_model, err);
     if (rc != EXF_OK) return rc;
     return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, a->next_layer, m->options->seed, err);
-}
-
-/* Takes samples from a block of the first sweep. */
-static void take_samples(exf_vector_accumulator *m, const exf_moe_block *b)
-{
-    if (!m->options->lowrank) return;
-    if (b->q)
-        exf_device_samples_keep(&m->samples, &m->sampler, b);
-    else
-        exf_sampler_keep(&m->sampler, b);
 }
 
 /* ---- between the sweeps ------------------------------------------------------------------------------ */
@@ -192,15 +192,6 @@ out:
     return rc;
 }
 
-/* Chooses the grids of v's pairs from the layer's scalar sums. */
-static void choose_grids(const exf_vector_sums *v, const exf_layer_statistics *s)
-{
-    for (int64_t i = 0; v->grid && i < v->n_pairs; i++) {
-        size_t at = (size_t)v->pair[2 * i] * (size_t)s->n_experts + (size_t)v->pair[2 * i + 1];
-        exf_grid_for_pair(v->grid + EXF_N_GRIDS * i, exf_exact_value(&s->source_sq[at]), exf_exact_value(&s->target_sq[at]));
-    }
-}
-
 /* Returns the scalar of a sample's pair, NaN for a sample of an empty slot. */
 static double scalar_of_sample(const exf_vector_accumulator *m, const exf_layer_statistics *s, size_t i)
 {
@@ -224,30 +215,31 @@ static size_t take_residuals(exf_vector_accumulator *m, const exf_layer_statisti
     return n;
 }
 
-/* Makes the basis from the residuals of samples, which the device has. */
-static exf_code find_on_device(exf_vector_accumulator *m, const exf_layer_statistics *s, exf_err *err)
+/* Makes pairs, grids and basis from the sums and samples of all ranks. */
+static exf_code make_choice(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
 {
+    exf_vector_sums *v = &m->sums;
+    int helpers = m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers;
     double *scalar = NULL;
     exf_code rc;
+    EXF_TRY(choose_pairs(m, s, err));
+    if (!v->basis) goto out;
+    for (int64_t i = 0; i < v->n_pairs; i++) {
+        size_t at = (size_t)v->pair[2 * i] * (size_t)s->n_experts + (size_t)v->pair[2 * i + 1];
+        exf_grid_for_pair(v->grid + EXF_N_GRIDS * i, exf_exact_value(&s->source_sq[at]), exf_exact_value(&s->target_sq[at]));
+    }
+    if (!m->samples.b) {
+        size_t n = take_residuals(m, s);
+        rc = exf_basis_find(v->basis, v->rank, m->sampler.source, n, (int)m->shape.d_model, 1, m->options->seed, (uint64_t)layer,
+                            helpers, err);
+        goto out;
+    }
     EXF_TRY(exf_mem_new(&scalar, m->sampler.n, sizeof *scalar, "samples", err));
     for (size_t i = 0; i < m->sampler.n; i++) scalar[i] = scalar_of_sample(m, s, i);
-    rc = exf_device_samples_basis(&m->samples, m->sums.basis, &m->sampler, scalar, err);
+    rc = exf_device_samples_basis(&m->samples, v->basis, &m->sampler, scalar, err);
 out:
     exf_mem_free(scalar);
     return rc;
-}
-
-/* Makes pairs, basis and grids from the sums and samples of this run. */
-static exf_code make_basis(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
-{
-    exf_code rc = choose_pairs(m, s, err);
-    if (rc != EXF_OK || !m->sums.basis) return rc;
-    choose_grids(&m->sums, s);
-    int helpers = m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers;
-    if (m->samples.b) return find_on_device(m, s, err);
-    size_t n = take_residuals(m, s);
-    return exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, n, (int)m->shape.d_model, 1,
-                          m->options->seed, (uint64_t)layer, helpers, err);
 }
 
 /* Gives all ranks what rank 0 chose for the second sweep: elsewhere makes zeroed sums of these pairs. */
@@ -265,20 +257,6 @@ static exf_code broadcast_choice(exf_vector_accumulator *m, exf_err *err)
     if (v->pair) EXF_TRY(exf_ranks_broadcast(m->ranks, v->pair, 2 * p * sizeof *v->pair, err));
     if (v->grid) EXF_TRY(exf_ranks_broadcast(m->ranks, v->grid, p * EXF_N_GRIDS * sizeof *v->grid, err));
     if (v->basis) EXF_TRY(exf_ranks_broadcast(m->ranks, v->basis, columns * sizeof *v->basis, err));
-out:
-    return rc;
-}
-
-/* Makes pairs, basis and grids from the samples of all ranks, on rank 0, for all. */
-static exf_code share_basis(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    if (m->options->lowrank)
-        EXF_TRY(m->samples.b ? exf_device_samples_gather(&m->samples, &m->sampler, err)
-                             : exf_sampler_gather(&m->sampler, m->ranks, (int)m->shape.d_model, err));
-    if (exf_ranks_first(m->ranks)) EXF_TRY(make_basis(m, s, layer, err));
-    if (!m->ranks) goto out;
-    EXF_TRY(broadcast_choice(m, err));
     if (!exf_ranks_first(m->ranks)) index_pairs(m);
 out:
     return rc;
@@ -287,8 +265,13 @@ out:
 exf_code exf_vectors_begin_second_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_vector_accumulator *m = a->vectors;
-    exf_code rc;
-    EXF_TRY(share_basis(m, &a->sums[0], layer, err));
+    exf_code rc = EXF_OK;
+    if (m->samples.b)
+        EXF_TRY(exf_device_samples_gather(&m->samples, &m->sampler, err));
+    else if (m->options->lowrank)
+        EXF_TRY(exf_sampler_gather(&m->sampler, m->ranks, (int)m->shape.d_model, err));
+    if (exf_ranks_first(m->ranks)) EXF_TRY(make_choice(m, &a->sums[0], layer, err));
+    if (m->ranks) EXF_TRY(broadcast_choice(m, err));
     if (m->device.b) exf_device_vectors_begin(&m->device, &m->sums, m->is_last);
 out:
     return rc;
@@ -296,29 +279,25 @@ out:
 
 /* ---- the second sweep --------------------------------------------------------------------------------- */
 
-static exf_code add_pair(exf_vector_accumulator *m, const exf_moe_block *b, size_t p, int helper, exf_err *err)
-{
-    exf_pair_buffers *buffers = &m->buffers[b->worker * m->n_helpers + helper];
-    return exf_pair_block_add(&m->block[b->worker], buffers, b, (int64_t)p, &m->sums, &m->lock[p % N_LOCKS], err);
-}
-
 /* Adds the block's pairs, shared out among helpers.  A pair's sums are added by one helper, so helpers change no bit. */
 static exf_code add_on_host(exf_vector_accumulator *m, const exf_moe_block *b, exf_err *err)
 {
     exf_loop loop = EXF_LOOP;
     size_t n = (size_t)m->sums.n_pairs;
+    exf_pair_block *sorted = &m->block[b->worker];
+    exf_pair_buffers *buffers = &m->buffers[b->worker * m->n_helpers];
     exf_code rc;
     if (n == 0) return EXF_OK;
-    EXF_TRY(exf_pair_block_sort(&m->block[b->worker], b, m->index, m->options->weighting, m->sums.n_pairs, err));
-    if (m->n_helpers > 1) {
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, m->n_helpers))
-        for (size_t p = 0; p < n; p++) {
-            exf_err e;
-            if (exf_loop_takes(&loop, p) && add_pair(m, b, p, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, p, &e);
-        }
-        return exf_loop_end(&loop, err);
+    EXF_TRY(exf_pair_block_sort(sorted, b, m->index, m->options->weighting, m->sums.n_pairs, err));
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, m->n_helpers)) if (m->n_helpers > 1)
+    for (size_t p = 0; p < n; p++) {
+        exf_pair_buffers *own = buffers + (m->n_helpers > 1 ? omp_get_thread_num() : 0);
+        exf_err e;
+        if (exf_loop_takes(&loop, p) &&
+            exf_pair_block_add(sorted, own, b, (int64_t)p, &m->sums, &m->lock[p % N_LOCKS], &e) != EXF_OK)
+            exf_loop_fail(&loop, p, &e);
     }
-    for (size_t p = 0; p < n; p++) EXF_TRY(add_pair(m, b, p, 0, err));
+    rc = exf_loop_end(&loop, err);
 out:
     return rc;
 }
@@ -329,8 +308,10 @@ exf_code exf_vectors_add_block(exf_accumulator *a, const exf_moe_block *b, exf_e
     if (b->sweep && !b->q) return add_on_host(m, b, err);
     if (b->sweep)
         exf_device_vectors_add(&m->device, b);
-    else
-        take_samples(m, b);
+    else if (m->samples.b)
+        exf_device_samples_keep(&m->samples, &m->sampler, b);
+    else if (m->options->lowrank)
+        exf_sampler_keep(&m->sampler, b);
     return EXF_OK;
 }
 

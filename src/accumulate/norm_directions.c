@@ -105,32 +105,25 @@ void exf_norm_sampler_keep_device(exf_norm_sampler *s, const exf_input_block *b)
 
 /* ---- the directions -------------------------------------------------------------------------- */
 
-/* Finds them on the device, of the rows by rising key. */
-static exf_code find_on_device(exf_norm_sampler *s, exf_queue *q, exf_err *err)
-{
-    size_t n = s->keys.n;
-    exf_residual_call c = {.source = {s->rows, s->split ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .parts = s->split ? 2 : 1,
-                           .place = s->row, .n = (int)n};
-    for (size_t at = 0; at < n; at++) s->row_host[s->keys.by_row[at]] = (int32_t)at;
-    s->b->upload(q, s->row, s->row_host, n * sizeof *s->row);
-    return exf_device_basis_find(&s->search, s->basis, q, c, n, 0, err);
-}
-
 exf_code exf_norm_sampler_find(exf_norm_sampler *s, exf_norm_sums *to, int layer, exf_ranks *ranks, exf_queue *q, int helpers,
                                exf_err *err)
 {
-    size_t n = (size_t)s->d_model * (size_t)to->q, bytes = (size_t)s->d_model * sizeof(float);
+    size_t n = s->keys.n, elements = (size_t)s->d_model * (size_t)to->q, bytes = (size_t)s->d_model * sizeof(float);
+    int is_first = !ranks || exf_ranks_first(ranks);
+    exf_residual_call c = {.source = {s->rows, s->split ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .parts = s->split ? 2 : 1,
+                           .place = s->row, .n = (int)n};
     exf_code rc;
-    EXF_TRY(q ? exf_device_gather(&s->gatherer, q, s->first, s->end, s->keys.n, s->rows, bytes, err)
+    EXF_TRY(q ? exf_device_gather(&s->gatherer, q, s->first, s->end, n, s->rows, bytes, err)
               : exf_gather_samples(ranks, &s->keys, s->own, s->input, bytes, err));
-    if (!ranks || exf_ranks_first(ranks)) {
-        if (q)
-            EXF_TRY(find_on_device(s, q, err));
-        else
-            EXF_TRY(exf_basis_find(s->basis, to->q, s->input, s->keys.n, s->d_model, 0, 0, (uint64_t)layer, helpers, err));
-        for (size_t i = 0; i < n; i++) s->basis[i] = (double)(float)s->basis[i]; /* as tables hold them */
+    if (is_first && q) { /* of the rows by rising key */
+        for (size_t at = 0; at < n; at++) s->row_host[s->keys.by_row[at]] = (int32_t)at;
+        s->b->upload(q, s->row, s->row_host, n * sizeof *s->row);
+        EXF_TRY(exf_device_basis_find(&s->search, s->basis, q, c, n, 0, err));
+    } else if (is_first) {
+        EXF_TRY(exf_basis_find(s->basis, to->q, s->input, n, s->d_model, 0, 0, (uint64_t)layer, helpers, err));
     }
-    if (ranks) EXF_TRY(exf_ranks_broadcast(ranks, s->basis, n * sizeof *s->basis, err));
+    for (size_t i = 0; is_first && i < elements; i++) s->basis[i] = (double)(float)s->basis[i]; /* as tables hold them */
+    if (ranks) EXF_TRY(exf_ranks_broadcast(ranks, s->basis, elements * sizeof *s->basis, err));
     exf_norm_sums_set_basis(to, s->basis);
 out:
     return rc;

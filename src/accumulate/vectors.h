@@ -49,8 +49,7 @@ typedef struct {
     exf_queue *last;            /* of the last block */
 } exf_device_samples;
 
-/* Returns bytes of device memory.  rank: columns of the basis. */
-uint64_t exf_device_samples_bytes(uint64_t samples, int d_model, int rank);
+/* samples: as many fit; rank: columns of the basis. */
 exf_code exf_device_samples_open(exf_device_samples *s, exf_ranks *ranks, const exf_backend *b, size_t samples, int d_model,
                                  int rank, uint64_t seed, exf_err *err) EXF_CHECKED;
 void exf_device_samples_begin(exf_device_samples *s); /* called before a layer */
@@ -88,8 +87,6 @@ exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const in
 /* Adds pair p's terms of the sorted block; concurrent for different buffers.  lock guards the pair's sums. */
 exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p,
                             const exf_vector_sums *sums, pthread_mutex_t *lock, exf_err *err) EXF_CHECKED;
-void exf_pair_block_free(exf_pair_block *s);
-void exf_pair_buffers_free(exf_pair_buffers *m);
 
 enum { EXF_VECTOR_ARRAYS = 5 }; /* vu, vv, zz, zu, zv */
 

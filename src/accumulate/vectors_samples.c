@@ -91,12 +91,6 @@ out:
 
 /* ---- in GPU memory, with the moments of their residuals ---------------------------------------------- */
 
-uint64_t exf_device_samples_bytes(uint64_t samples, int d_model, int rank)
-{
-    return samples * (2 * (uint64_t)d_model * sizeof(float) + 5 * sizeof(int32_t) + sizeof(double)) +
-           exf_device_basis_bytes(d_model, rank);
-}
-
 exf_code exf_device_samples_open(exf_device_samples *s, exf_ranks *ranks, const exf_backend *b, size_t samples, int d_model,
                                  int rank, uint64_t seed, exf_err *err)
 {

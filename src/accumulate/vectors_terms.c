@@ -17,45 +17,6 @@ struct exf_pair_entry {
     int32_t token, source, target; /* source, target: slots */
 };
 
-void exf_pair_block_free(exf_pair_block *s)
-{
-    exf_mem_free(s->entry);
-    exf_mem_free(s->first);
-    exf_mem_free(s->weight);
-    memset(s, 0, sizeof *s);
-}
-
-void exf_pair_buffers_free(exf_pair_buffers *m)
-{
-    exf_mem_free(m->u);
-    exf_mem_free(m->v);
-    exf_mem_free(m->z);
-    exf_mem_free(m->total);
-    memset(m, 0, sizeof *m);
-}
-
-static double weight_of(const float *output, int h, exf_weighting weighting, float route_weight)
-{
-    switch (weighting) {
-    case EXF_WEIGHT_SOURCE_NORM: return sqrt(exf_dot(output, output, h));
-    case EXF_WEIGHT_ROUTER: return (double)route_weight;
-    case EXF_WEIGHT_NONE: break;
-    }
-    return 1;
-}
-
-/* Grows the buffers to n tokens of a pair. */
-static exf_code grow_buffers(exf_pair_buffers *m, size_t n, size_t h, size_t r, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_grow(&m->u, &m->cap_u, n * h, sizeof *m->u, "vector sums", err));
-    EXF_TRY(exf_mem_grow(&m->v, &m->cap_v, n * h, sizeof *m->v, "vector sums", err));
-    EXF_TRY(exf_mem_grow(&m->z, &m->cap_z, n * r + 1, sizeof *m->z, "vector sums", err));
-    EXF_TRY(exf_mem_grow(&m->total, &m->cap_total, (r > 2 ? r : 2) * (h > r ? h : r), sizeof *m->total, "vector sums", err));
-out:
-    return rc;
-}
-
 /* Sorts by counting: two passes over all slot pairs, in order of token. */
 exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting,
                              int64_t n_pairs, exf_err *err)
@@ -87,7 +48,9 @@ exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const in
     for (int64_t p = n_pairs; p > 0; p--) s->first[p] = s->first[p - 1]; /* the second pass moved each start to the next pair's */
     s->first[0] = 0;
     for (size_t i = 0; i < slots; i++) {
-        s->weight[i] = weight_of(outputs + i * (size_t)b->d_model, b->d_model, weighting, b->topk_weights[i]);
+        const float *u = outputs + i * (size_t)b->d_model;
+        double norm = weighting == EXF_WEIGHT_SOURCE_NORM ? sqrt(exf_dot(u, u, b->d_model)) : 1;
+        s->weight[i] = weighting == EXF_WEIGHT_ROUTER ? (double)b->topk_weights[i] : norm;
         if (s->weight[i] >= 0) continue;
         rc = exf_root_fault(err, s->weight[i]);
         exf_err_prefix(err, "token %zu: ", i / (size_t)k);
@@ -155,10 +118,13 @@ exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_buffers *m, const 
                             const exf_vector_sums *sums, pthread_mutex_t *lock, exf_err *err)
 {
     int n = (int)(s->first[p + 1] - s->first[p]), r = sums->rank, h = b->d_model;
-    size_t at = (size_t)p * (size_t)r;
+    size_t at = (size_t)p * (size_t)r, rows = (size_t)n * (size_t)h, most = (size_t)(r > 2 ? r : 2) * (size_t)(h > r ? h : r);
     exf_code rc = EXF_OK;
     if (n == 0) return EXF_OK;
-    EXF_TRY(grow_buffers(m, (size_t)n, (size_t)h, (size_t)r, err));
+    EXF_TRY(exf_mem_grow(&m->u, &m->cap_u, rows, sizeof *m->u, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&m->v, &m->cap_v, rows, sizeof *m->v, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&m->z, &m->cap_z, (size_t)n * (size_t)r + 1, sizeof *m->z, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&m->total, &m->cap_total, most, sizeof *m->total, "vector sums", err));
     load_rows(s, m, b, p, n);
     if (sums->vu) EXF_TRY(add_diagonal(m, n, (size_t)h, p, sums, lock, err));
     if (!r) goto out;
@@ -174,19 +140,13 @@ out:
 /* ---- in GPU memory ----------------------------------------------------------------------------------
  * Only what the file holds crosses to the host, once a layer. */
 
-/* Tokens whose low-rank terms are listed at a time: at most 64 MiB of lists, and 8192. */
-static size_t tokens_at_once(size_t pairs)
-{
-    size_t most = ((size_t)64 << 20) / sizeof(exf_pair_slots) / (pairs ? pairs : 1);
-    return most > 8192 ? 8192 : most < 64 ? 64 : most;
-}
-
-/* Lists the arrays with their sizes: into s, or, with s NULL, their bytes alone. */
+/* Lists the arrays with their sizes: into s, or, with s NULL, their bytes alone.  Low-rank terms are listed of t tokens at a time. */
 static exf_code allocate_arrays(exf_device_vectors *s, uint64_t *bytes, size_t p, size_t k, size_t h, int diagonal, size_t r,
                                 exf_err *err)
 {
     exf_device_vectors none = {.b = NULL}, *o = s ? s : &none;
-    size_t t = tokens_at_once(p), d = diagonal ? p * h : 0, z = r ? p * r : 0, scratch = r ? t * k : 0;
+    size_t most = ((size_t)64 << 20) / sizeof(exf_pair_slots) / (p ? p : 1); /* bytes of lists */
+    size_t t = most > 8192 ? 8192 : most < 64 ? 64 : most, d = diagonal ? p * h : 0, z = r ? p * r : 0, scratch = r ? t * k : 0;
     const struct {
         void *out;
         size_t n, size;
@@ -295,26 +255,23 @@ static void send_choice(exf_device_vectors *s, exf_queue *q)
     b->zero(q, s->lowrank.bad, sizeof *s->lowrank.bad);
 }
 
-/* Adds tokens [at, at + n) of the block, all of one unit; begins, ends: they are the unit's first, last. */
-static void add_to_diagonal(const exf_device_vectors *s, const exf_moe_block *b, size_t at, int n, int begins, int ends)
-{
-    size_t slot = at * (size_t)b->top_k;
-    exf_diagonal_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
-                           .outputs = exf_matrix_at(exf_outputs_of(b), slot * (size_t)b->d_model),
-                           .ids = b->topk_ids + slot, .weights = b->topk_weights + slot, .weighting = s->weighting, .root = s->root,
-                           .begins = begins, .ends = ends, .row = (int64_t)(b->row + at)};
-    s->b->gpu->diagonal_add(b->q, &s->diagonal, &c);
-}
-
 /* Adds the block's diagonal terms, unit by unit. */
 static void add_units(exf_device_vectors *s, const exf_moe_block *b)
 {
-    for (size_t at = 0, end = (size_t)b->n_tokens, n; at < end; at += n) {
+    exf_diagonal_call c = {.top_k = b->top_k, .d_model = b->d_model, .weighting = s->weighting, .root = s->root};
+    for (size_t at = 0, end = (size_t)b->n_tokens; at < end; at += (size_t)c.n_tokens) {
         const exf_span *span = &b->batch->span[exf_sequence_of(b->batch, 0, b->row + at)];
         size_t position = b->row + at - span->offset, length = (size_t)span->n_tokens, into = position % EXF_MOE_BLOCK;
         size_t left = length - position < EXF_MOE_BLOCK - into ? length - position : EXF_MOE_BLOCK - into; /* rows in the unit */
-        n = left < end - at ? left : end - at;
-        add_to_diagonal(s, b, at, (int)n, into == 0, n == left);
+        size_t slot = at * (size_t)b->top_k;
+        c.n_tokens = (int)(left < end - at ? left : end - at);
+        c.outputs = exf_matrix_at(exf_outputs_of(b), slot * (size_t)b->d_model);
+        c.ids = b->topk_ids + slot;
+        c.weights = b->topk_weights + slot;
+        c.begins = into == 0;
+        c.ends = (size_t)c.n_tokens == left;
+        c.row = (int64_t)(b->row + at);
+        s->b->gpu->diagonal_add(b->q, &s->diagonal, &c);
     }
 }
 
