@@ -54,7 +54,7 @@ exf_demand exf_accumulate_demand(const exf_backend *b, const exf_run_shape *s, c
 {
     int gpu = b->gpu != NULL;
     return (exf_demand){.lanes = 1, .common_input = o->common_input_tokens, .logits = o->bare_router || (o->norm_head && !gpu),
-                        .slot_logits = o->norm_head && gpu, .sweeps = exf_accumulate_sweeps(o),
+                        .slot_logits = o->norm_head && gpu, .sweeps = 1 + exf_wants_vectors(o),
                         .observers = exf_accumulate_device_memory(b, s, o)};
 }
 
@@ -243,7 +243,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     exf_code rc;
     exf_accumulator *a = NULL;
     const exf_accumulate_options *o = plan->options;
-    int common_input = o->common_input_tokens > 0, sweeps = exf_accumulate_sweeps(o);
+    int common_input = o->common_input_tokens > 0;
     *out = NULL;
     EXF_TRY(exf_accumulate_check(o, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
@@ -258,7 +258,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->own = plan->own;
     a->mixed = plan->mixed;
     a->observer = (exf_observer){
-        .self = a, .sweeps = sweeps, .common_input_tokens = o->common_input_tokens,
+        .self = a, .sweeps = 1 + exf_wants_vectors(o), .common_input_tokens = o->common_input_tokens,
         .wants_router_logits = o->bare_router != EXF_BARE_NONE, .wants_slot_logits = o->norm_head,
         .reads_device = 1, .begin = begin_pass, .device_bytes = count_device_bytes, .at = follow_layer,
         .input = o->norm_head ? add_input : NULL, .block = add_block,

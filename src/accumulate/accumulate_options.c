@@ -7,11 +7,6 @@ int exf_wants_vectors(const exf_accumulate_options *o)
     return o->diagonal || o->lowrank;
 }
 
-int exf_accumulate_sweeps(const exf_accumulate_options *o)
-{
-    return 1 + exf_wants_vectors(o);
-}
-
 exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
 {
     if (o->common_input_tokens && o->weighting == EXF_WEIGHT_ROUTER)
@@ -68,7 +63,7 @@ out:
 
 int exf_head_directions(const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    return exf_norm_directions(o->norm_head, s->d_model);
+    return (int)(o->norm_head < s->d_model ? o->norm_head : s->d_model);
 }
 
 int exf_vector_rank(const exf_run_shape *shape, const exf_accumulate_options *o)
@@ -95,7 +90,9 @@ uint64_t exf_accumulate_vectors_disk(const exf_run_shape *s, const exf_accumulat
 
 static uint64_t norm_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    return exf_norm_sums_bytes(s->n_experts, s->d_model, exf_head_directions(s, o));
+    uint64_t e = (uint64_t)s->n_experts, h = (uint64_t)s->d_model;
+    int q = exf_head_directions(s, o);
+    return !q ? 0 : h * (uint64_t)q * sizeof(double) + e * (exf_norm_products(q) + exf_norm_features(q) + 1) * sizeof(exf_exact);
 }
 
 static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
@@ -107,7 +104,10 @@ static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_option
 
 uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    return exf_layer_statistics_disk((int)s->n_experts) + sample_bytes(s, o) + exf_accumulate_vectors_disk(s, o) + norm_bytes(s, o);
+    size_t bytes = exf_layer_statistics_bytes((int)s->n_experts);
+    for (const exf_layer_array *a = exf_layer_arrays; a < exf_layer_arrays + EXF_N_LAYER_ARRAYS; a++)
+        if (a->rounded) bytes += exf_layer_array_count(a, (int)s->n_experts) * sizeof(double);
+    return bytes + sample_bytes(s, o) + exf_accumulate_vectors_disk(s, o) + norm_bytes(s, o);
 }
 
 uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers, int on_device,

@@ -32,8 +32,6 @@ exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err) EXF
 /* Adds the facts of the accumulate stage to those of the capture stage. */
 exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, int64_t top_k, int64_t d_model,
                               exf_err *err) EXF_CHECKED;
-/* Returns how often a pass shows each layer. */
-int exf_accumulate_sweeps(const exf_accumulate_options *o);
 /* Returns the columns of the basis of lowrank, never more than the model's width; 0 without lowrank. */
 int exf_vector_rank(const exf_run_shape *shape, const exf_accumulate_options *o);
 /* Returns the most pairs of a layer that have vectors. */
@@ -45,7 +43,7 @@ uint64_t exf_accumulate_vectors_disk(const exf_run_shape *shape, const exf_accum
 uint64_t exf_accumulate_memory(const exf_run_shape *shape, const exf_accumulate_options *o, int n_workers, int on_device,
                                int has_ranks);
 
-/* Returns 1 if there are vector sums, which take a second sweep. */
+/* Returns 1 if there are vector sums, which take a second sweep of each layer. */
 int exf_wants_vectors(const exf_accumulate_options *o);
 /* Returns the directions of the norm head that a run of this shape has. */
 int exf_head_directions(const exf_run_shape *shape, const exf_accumulate_options *o);

@@ -210,12 +210,16 @@ exf_code exf_accumulator_pin_queue(exf_accumulator *a, exf_err *err)
 static exf_code write_records(exf_accumulator *a, int end, exf_err *err)
 {
     exf_layer_statistics *s = a->depth ? &a->waiting[0].sums : &a->sums[0];
+    exf_statistics_reader file = {.h = a->file.h, .shape = a->file.shape, .n_layers = a->n_layers, .layer_number = a->layer_number};
     exf_route_sample kept = s->routes;
     exf_vector_sums v = {.n_pairs = 0}, *vectors = a->vectors ? &v : NULL;
     exf_code rc = EXF_OK;
+    memcpy(file.has, a->file.has, sizeof file.has);
+    if (file.has[EXF_PART_SEQUENCES]) file.sequences = a->sequences; /* borrowed, as all of it */
     s->routes = (exf_route_sample){.cap = 0};
     for (int i = 0; i < a->n_layers && a->layer_number[i] < end; i++) {
-        EXF_TRY(exf_statistics_get_back(&a->file, a->layer_number[i], &a->sequences, s, vectors, err));
+        EXF_TRY(exf_statistics_get(&file, i, s, err));
+        if (vectors) EXF_TRY(exf_statistics_get_vectors(&file, i, vectors, err));
         EXF_TRY(exf_layer_record_put(a->resume, a->layer_number[i], s, vectors, err));
         exf_vector_sums_free(&v);
     }

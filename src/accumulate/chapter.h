@@ -30,8 +30,8 @@ typedef struct {
 
 /* ---- chapter_stream.c ---------------------------------------------------------------------------------- */
 
-/* A worker's sums over the tokens of a layer: squared norms, their inverses, and squared norms of the sequences' first tokens alone.
- * Of blocks in GPU memory it counts the tokens. */
+/* A worker's sums over the tokens of a layer: squared norms, their inverses, and squared norms of the sequences' first tokens
+ * alone.  Of blocks in GPU memory it counts the tokens. */
 typedef struct {
     exf_exact sum, inverse, first;
     uint64_t count, first_count;

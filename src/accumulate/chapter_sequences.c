@@ -96,8 +96,8 @@ static void resume_sequence(exf_sequence_tracker *k, size_t sequence)
     k->parked[at] = k->parked[--k->n_parked];
 }
 
-/* Called before n tokens of `sequence` from `position` on are added to the worker's sums.  length: the tokens that the sequence has,
- * whose blocks may come in any order and mix with others'; 0: blocks come in order, one sequence after the other. */
+/* Called before n tokens of `sequence` from `position` on are added to the worker's sums.  length: the tokens that the sequence
+ * has, whose blocks may come in any order and mix with others'; 0: blocks come in order, one sequence after the other. */
 static exf_code enter(const exf_accumulator *a, int worker, size_t sequence, int position, int n, int length, exf_err *err)
 {
     exf_sequence_tracker *k = &a->tracker[worker];

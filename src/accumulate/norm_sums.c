@@ -4,7 +4,6 @@
 #include "base/mem.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- in memory ------------------------------------------------------------------------ */
@@ -76,69 +75,38 @@ out:
     return rc;
 }
 
-uint64_t exf_norm_sums_bytes(int64_t n_experts, int64_t d_model, int q)
-{
-    if (!q) return 0;
-    return (uint64_t)d_model * (uint64_t)q * sizeof(double) +
-           (uint64_t)n_experts * (exf_norm_products(q) + exf_norm_features(q) + 1) * sizeof(exf_exact);
-}
-
 /* ---- in files -------------------------------------------------------------------------- */
 
-enum { PATH_LEN = 96 };
-
-static const char *path_of(char path[PATH_LEN], int layer, const char *name)
+size_t exf_norm_sums_list(const exf_norm_sums *s, exf_sum_array out[EXF_MOST_SUM_ARRAYS])
 {
-    snprintf(path, PATH_LEN, "/layers/%d/norms%s%s", layer, *name ? "/" : "", name);
-    return path;
-}
-
-typedef enum { WRITE, EXPECT, READ } action;
-
-/* Does it with one dataset. */
-static exf_code do_with(action what, exf_h5 *h, int layer, const char *name, exf_tensor t, void *data, exf_err *err)
-{
-    char path[PATH_LEN];
-    t.name = path_of(path, layer, name);
-    t.data = what == WRITE ? data : NULL;
-    return what == WRITE ? exf_h5_write(h, &t, err) : what == EXPECT ? exf_h5_expect(h, &t, err) : exf_h5_read(h, &t, data, err);
-}
-
-static exf_code do_with_basis(action what, const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err)
-{
-    return do_with(what, h, layer, "basis", (exf_tensor){.dtype = EXF_DT_F64, .rank = 2, .shape = {s->d_model, s->q}}, s->basis,
-                   err);
-}
-
-static exf_code do_with_sums(action what, const exf_norm_sums *s, int64_t e, exf_h5 *h, int layer, exf_err *err)
-{
-    int64_t products = (int64_t)exf_norm_products(s->q), features = (int64_t)exf_norm_features(s->q);
-    exf_code rc;
-    EXF_TRY(do_with(what, h, layer, "pp", (exf_tensor){.dtype = EXF_DT_U64, .rank = 3, .shape = {e, products, 3}}, s->pp, err));
-    EXF_TRY(do_with(what, h, layer, "py", (exf_tensor){.dtype = EXF_DT_U64, .rank = 3, .shape = {e, features, 3}}, s->py, err));
-    rc = do_with(what, h, layer, "yy", (exf_tensor){.dtype = EXF_DT_U64, .rank = 2, .shape = {e, 3}}, s->yy, err);
-out:
-    return rc;
+    int64_t e = s->n_experts, products = (int64_t)exf_norm_products(s->q), features = (int64_t)exf_norm_features(s->q);
+    const exf_sum_array all[] = {
+        {EXF_RANKS_ALIKE, {.name = "norms.basis", .dtype = EXF_DT_F64, .rank = 2, .shape = {s->d_model, s->q}, .data = s->basis}},
+        {EXF_RANKS_EXACT, {.name = "norms.pp", .dtype = EXF_DT_U64, .rank = 3, .shape = {e, products, 3}, .data = s->pp}},
+        {EXF_RANKS_EXACT, {.name = "norms.py", .dtype = EXF_DT_U64, .rank = 3, .shape = {e, features, 3}, .data = s->py}},
+        {EXF_RANKS_EXACT, {.name = "norms.yy", .dtype = EXF_DT_U64, .rank = 2, .shape = {e, 3}, .data = s->yy}}};
+    if (!s->q) return 0;
+    memcpy(out, all, sizeof all);
+    return sizeof all / sizeof *all;
 }
 
 exf_code exf_norm_sums_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err)
 {
-    if (!s->known) return EXF_OK;
-    exf_code rc = do_with_basis(WRITE, s, h, layer, err);
-    return rc == EXF_OK ? do_with_sums(WRITE, s, s->n_experts, h, layer, err) : rc;
+    exf_sum_array all[EXF_MOST_SUM_ARRAYS];
+    return s->known ? exf_sum_arrays_do(EXF_SUMS_WRITE, all, exf_norm_sums_list(s, all), h, layer, err) : EXF_OK;
 }
 
 /* Finds how many directions a layer has, before memory is taken for them; *q 0: there is no group. */
 static exf_code find_directions(int *q, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err)
 {
-    char path[PATH_LEN];
+    char path[EXF_SUM_PATH];
     exf_tensor basis;
     int found;
     exf_code rc;
     *q = 0;
-    EXF_TRY(exf_h5_exists(h, path_of(path, layer, ""), &found, err));
+    EXF_TRY(exf_h5_exists(h, exf_sum_path(path, layer, "norms"), &found, err));
     if (!found) return EXF_OK;
-    EXF_TRY(exf_h5_describe(h, path_of(path, layer, "basis"), &basis, err));
+    EXF_TRY(exf_h5_describe(h, exf_sum_path(path, layer, "norms.basis"), &basis, err));
     if (basis.rank != 2 || basis.shape[0] != shape->d_model || shape->d_model > INT32_MAX || basis.shape[1] < 1 ||
         basis.shape[1] > EXF_NORM_MOST || basis.shape[1] > shape->d_model)
         return exf_fail(err, EXF_FORMAT, "%s: %s has %lld directions of %lld elements, expected 1 to %d of %lld", exf_h5_path(h),
@@ -148,42 +116,34 @@ out:
     return rc;
 }
 
-/* Reads the basis into s, which has room for it. */
-static exf_code read_basis(exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err)
-{
-    char path[PATH_LEN];
-    exf_code rc = do_with_basis(READ, s, h, layer, err);
-    if (rc != EXF_OK) return rc;
-    for (size_t i = 0; i < basis_elements(s); i++)
-        if (!(fabs(s->basis[i]) <= 1.0001))
-            return exf_fail(err, EXF_FORMAT, "%s: %s: element %zu is %g, expected a coordinate of a unit vector", exf_h5_path(h),
-                            path_of(path, layer, "basis"), i, s->basis[i]);
-    s->known = 1;
-    return EXF_OK;
-}
-
 exf_code exf_norm_sums_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, const uint64_t *norm_count,
                             exf_err *err)
 {
-    int q, e = (int)shape->n_experts;
-    char path[PATH_LEN];
+    exf_norm_sums size = {.n_experts = (int)shape->n_experts, .d_model = (int)shape->d_model};
+    exf_sum_array all[EXF_MOST_SUM_ARRAYS]; /* the basis, and the sums */
+    char path[EXF_SUM_PATH];
     exf_code rc;
-    EXF_TRY(find_directions(&q, h, shape, layer, err));
-    exf_norm_sums size = {.d_model = (int)shape->d_model, .q = q};
-    if (q) EXF_TRY(do_with_sums(EXPECT, &size, e, h, layer, err));
-    if (s->q != q) {
+    EXF_TRY(find_directions(&size.q, h, shape, layer, err));
+    size_t n = exf_norm_sums_list(&size, all);
+    if (n) EXF_TRY(exf_sum_arrays_do(EXF_SUMS_EXPECT, all + 1, n - 1, h, layer, err));
+    if (s->q != size.q) {
         exf_norm_sums_free(s);
-        EXF_TRY(exf_norm_sums_new(s, e, (int)shape->d_model, q, err));
+        EXF_TRY(exf_norm_sums_new(s, size.n_experts, size.d_model, size.q, err));
     }
-    if (!q) return EXF_OK;
-    EXF_TRY(read_basis(s, h, layer, err));
-    EXF_TRY(do_with_sums(READ, s, e, h, layer, err));
-    for (int i = 0; i < e; i++) {
-        double slots = exf_exact_value(&s->pp[(size_t)i * exf_norm_products(q)]);
-        if (slots == (double)norm_count[i]) continue;
-        rc = exf_fail(err, EXF_FORMAT, "%s: %s: expert %d has sums of %.17g tokens, norm_count says %llu", exf_h5_path(h),
-                      path_of(path, layer, "pp"), i, slots, (unsigned long long)norm_count[i]);
-        break;
+    if (!n) return EXF_OK;
+    (void)exf_norm_sums_list(s, all);
+    EXF_TRY(exf_sum_arrays_do(EXF_SUMS_READ, all, 1, h, layer, err));
+    for (size_t i = 0; i < basis_elements(s); i++)
+        if (!(fabs(s->basis[i]) <= 1.0001))
+            return exf_fail(err, EXF_FORMAT, "%s: %s: element %zu is %g, expected a coordinate of a unit vector", exf_h5_path(h),
+                            exf_sum_path(path, layer, "norms.basis"), i, s->basis[i]);
+    s->known = 1;
+    EXF_TRY(exf_sum_arrays_do(EXF_SUMS_READ, all + 1, n - 1, h, layer, err));
+    for (int i = 0; i < s->n_experts; i++) {
+        double slots = exf_exact_value(&s->pp[(size_t)i * exf_norm_products(s->q)]);
+        if (slots != (double)norm_count[i])
+            return exf_fail(err, EXF_FORMAT, "%s: %s: expert %d has sums of %.17g tokens, norm_count says %llu", exf_h5_path(h),
+                            exf_sum_path(path, layer, "norms.pp"), i, slots, (unsigned long long)norm_count[i]);
     }
 out:
     return rc;

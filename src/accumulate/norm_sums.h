@@ -12,6 +12,7 @@
  * principal directions of the layer's inputs, not centred, of a sample of tokens; sums over one V add. */
 #ifndef EXF_ACCUMULATE_NORM_SUMS_H
 #define EXF_ACCUMULATE_NORM_SUMS_H
+#include "accumulate/sum_arrays.h"
 #include "artifact/tables.h"
 #include "base/exact.h"
 #include "base/hash.h"
@@ -36,20 +37,12 @@ static inline size_t exf_norm_products(int q)
     return exf_norm_features(q) * (exf_norm_features(q) + 1) / 2;
 }
 
-/* Returns the directions that a model of width H gets where q are asked for. */
-static inline int exf_norm_directions(int64_t q, int64_t d_model)
-{
-    return (int)(q < d_model ? q : d_model);
-}
-
 exf_code exf_norm_sums_new(exf_norm_sums *s, int n_experts, int d_model, int q, exf_err *err) EXF_CHECKED;
 void exf_norm_sums_zero(exf_norm_sums *s); /* the basis is then not known */
 void exf_norm_sums_free(exf_norm_sums *s); /* accepts zeroed memory */
 void exf_norm_sums_set_basis(exf_norm_sums *s, const double *basis);
 /* Adds `from`, which are over the same directions, to `to`.  EXF_FORMAT where a sum would wrap. */
 exf_code exf_norm_sums_merge(exf_norm_sums *to, const exf_norm_sums *from, exf_err *err) EXF_CHECKED;
-/* Returns the bytes of a layer's sums. */
-uint64_t exf_norm_sums_bytes(int64_t n_experts, int64_t d_model, int q);
 
 /* ---- in files of kind statistics -------------------------------------
  * One group per layer, in files with the fact accumulate.norm_head:
@@ -57,6 +50,8 @@ uint64_t exf_norm_sums_bytes(int64_t n_experts, int64_t d_model, int q);
  *   /layers/<l>/norms/pp     U64 [E, F (F + 1) / 2, 3]  exact; so are the next
  *   /layers/<l>/norms/py     U64 [E, F, 3]
  *   /layers/<l>/norms/yy     U64 [E, 3] */
+/* Lists its arrays, and returns how many. */
+size_t exf_norm_sums_list(const exf_norm_sums *s, exf_sum_array out[EXF_MOST_SUM_ARRAYS]);
 exf_code exf_norm_sums_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err) EXF_CHECKED;
 /* Reads a layer's sums; nothing (q 0) where it has no group.  EXF_FORMAT for a basis of no unit vectors, and
  * for sums whose counts are not norm_count [E].  The caller frees s; sums of the same size are read in place. */

@@ -117,47 +117,33 @@ exf_code exf_route_sample_check(const exf_route_sample *s, int n_experts, const 
 
 /* ---- in files of kind statistics ------------------------------------------------ */
 
-enum { PATH_LEN = 96, PARTS = 4, MOST_SAMPLED = 1 << 24 };
+enum { MOST_SAMPLED = 1 << 24 };
 
-static const char *path_of(char path[PATH_LEN], int layer, const char *name)
+size_t exf_route_sample_list(const exf_route_sample *s, size_t tokens, exf_sum_array out[EXF_MOST_SUM_ARRAYS])
 {
-    snprintf(path, PATH_LEN, "/layers/%d/routes%s%s", layer, *name ? "/" : "", name);
-    return path;
-}
-
-/* Lists the datasets, without their paths; the last is head, which a sample without directions has not. */
-static void list_parts(const exf_route_sample *s, const char *name[PARTS], exf_tensor part[PARTS])
-{
-    int64_t n = (int64_t)s->n, k = s->top_k;
-    const char *names[PARTS] = {"key", "ids", "weights", "head"};
-    memcpy(name, names, sizeof names);
-    part[0] = (exf_tensor){.dtype = EXF_DT_U64, .rank = 1, .shape = {n}, .data = s->key};
-    part[1] = (exf_tensor){.dtype = EXF_DT_I32, .rank = 2, .shape = {n, k}, .data = s->ids};
-    part[2] = (exf_tensor){.dtype = EXF_DT_F32, .rank = 2, .shape = {n, k}, .data = s->weights};
-    part[3] = (exf_tensor){.dtype = EXF_DT_F32, .rank = 2, .shape = {n, (int64_t)exf_route_sample_head(s)}, .data = s->head};
+    int64_t n = (int64_t)tokens, k = s->top_k, head = (int64_t)exf_route_sample_head(s);
+    const exf_sum_array all[] = {
+        {EXF_RANKS_BITS, {.name = "routes.key", .dtype = EXF_DT_U64, .rank = 1, .shape = {n}, .data = s->key}},
+        {EXF_RANKS_BITS, {.name = "routes.ids", .dtype = EXF_DT_I32, .rank = 2, .shape = {n, k}, .data = s->ids}},
+        {EXF_RANKS_BITS, {.name = "routes.weights", .dtype = EXF_DT_F32, .rank = 2, .shape = {n, k}, .data = s->weights}},
+        {EXF_RANKS_BITS, {.name = "routes.head", .dtype = EXF_DT_F32, .rank = 2, .shape = {n, head}, .data = s->head}}};
+    memcpy(out, all, sizeof all);
+    return !n ? 0 : s->q ? 4 : 3;
 }
 
 exf_code exf_route_sample_write(const exf_route_sample *s, exf_h5 *h, int layer, exf_err *err)
 {
-    exf_tensor part[PARTS];
-    const char *name[PARTS];
-    char path[PATH_LEN];
-    exf_code rc = EXF_OK;
-    list_parts(s, name, part);
-    for (int i = 0; rc == EXF_OK && s->n && i < (s->q ? PARTS : PARTS - 1); i++) {
-        part[i].name = path_of(path, layer, name[i]);
-        rc = exf_h5_write(h, &part[i], err);
-    }
-    return rc;
+    exf_sum_array all[EXF_MOST_SUM_ARRAYS];
+    return exf_sum_arrays_do(EXF_SUMS_WRITE, all, exf_route_sample_list(s, s->n, all), h, layer, err);
 }
 
 /* Finds how many tokens a file's sample has. */
 static exf_code find_tokens(int64_t *n, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err)
 {
-    char path[PATH_LEN];
+    char path[EXF_SUM_PATH];
     exf_tensor found;
     exf_code rc;
-    EXF_TRY(exf_h5_describe(h, path_of(path, layer, "key"), &found, err));
+    EXF_TRY(exf_h5_describe(h, exf_sum_path(path, layer, "routes.key"), &found, err));
     *n = found.shape[0];
     if (found.rank != 1 || *n < 1 || *n > shape->n_tokens || *n > MOST_SAMPLED)
         return exf_fail(err, EXF_FORMAT, "%s: %s has %lld keys, expected 1 to the run's %lld tokens", exf_h5_path(h), path,
@@ -171,13 +157,13 @@ out:
 /* Finds how many directions its tokens have. */
 static exf_code find_directions(int *q, exf_h5 *h, int64_t top_k, int layer, exf_err *err)
 {
-    char path[PATH_LEN];
+    char path[EXF_SUM_PATH];
     int64_t least = top_k + 2, most = top_k + 1 + EXF_NORM_MOST;
     exf_tensor found;
     int has = 0;
     exf_code rc;
     *q = 0;
-    EXF_TRY(exf_h5_exists(h, path_of(path, layer, "head"), &has, err));
+    EXF_TRY(exf_h5_exists(h, exf_sum_path(path, layer, "routes.head"), &has, err));
     if (!has) return EXF_OK;
     EXF_TRY(exf_h5_describe(h, path, &found, err));
     if (found.rank != 2 || found.shape[1] < least || found.shape[1] > most)
@@ -190,13 +176,12 @@ out:
 
 exf_code exf_route_sample_read(exf_route_sample *s, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err)
 {
-    exf_tensor part[PARTS];
-    const char *name[PARTS];
-    char path[PATH_LEN], where[2 * PATH_LEN];
+    exf_sum_array all[EXF_MOST_SUM_ARRAYS];
+    char path[EXF_SUM_PATH], where[2 * EXF_SUM_PATH];
     int has, q;
     int64_t n;
     exf_code rc;
-    EXF_TRY(exf_h5_exists(h, path_of(path, layer, ""), &has, err));
+    EXF_TRY(exf_h5_exists(h, exf_sum_path(path, layer, "routes"), &has, err));
     if (!has) return EXF_OK;
     EXF_TRY(find_tokens(&n, h, shape, layer, err));
     EXF_TRY(find_directions(&q, h, shape->top_k, layer, err));
@@ -206,14 +191,8 @@ exf_code exf_route_sample_read(exf_route_sample *s, exf_h5 *h, const exf_run_sha
         EXF_TRY(exf_route_sample_add_head(s, q, err));
     }
     s->n = (size_t)n;
-    list_parts(s, name, part);
-    void *to[PARTS] = {s->key, s->ids, s->weights, s->head};
-    for (int i = 0; i < (q ? PARTS : PARTS - 1); i++) {
-        part[i].name = path_of(path, layer, name[i]);
-        part[i].data = NULL;
-        EXF_TRY(exf_h5_read(h, &part[i], to[i], err));
-    }
-    snprintf(where, sizeof where, "%.90s: %s", exf_h5_path(h), path_of(path, layer, ""));
+    EXF_TRY(exf_sum_arrays_do(EXF_SUMS_READ, all, exf_route_sample_list(s, s->n, all), h, layer, err));
+    snprintf(where, sizeof where, "%.90s: %s", exf_h5_path(h), exf_sum_path(path, layer, "routes"));
     rc = exf_route_sample_check(s, (int)shape->n_experts, where, err);
 out:
     return rc;

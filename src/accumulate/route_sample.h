@@ -6,7 +6,7 @@
  * different data merge into the sample of all of it, in any order. */
 #ifndef EXF_ACCUMULATE_ROUTE_SAMPLE_H
 #define EXF_ACCUMULATE_ROUTE_SAMPLE_H
-#include "artifact/artifact.h"
+#include "accumulate/sum_arrays.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -36,6 +36,10 @@ exf_code exf_route_sample_check(const exf_route_sample *s, int n_experts, const 
 void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
 
 /* ---- in files of kind statistics ------------------------------------------ */
+
+/* Lists the arrays of the first `tokens` tokens, and returns how many.  All ranks chose the same; each has the routes of its own,
+ * and zeros for the others. */
+size_t exf_route_sample_list(const exf_route_sample *s, size_t tokens, exf_sum_array out[EXF_MOST_SUM_ARRAYS]);
 
 /* Write a layer's sample, where it has tokens, and read it back, where the file has one; the sample is made as large as the file's.
  * EXF_FORMAT as exf_route_sample_check(), and for a sample of no size that the run can have. */

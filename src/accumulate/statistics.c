@@ -18,7 +18,6 @@ size_t exf_layer_array_count(const exf_layer_array *a, int n_experts)
     return a->of == EXF_OF_PAIR ? e * e : a->of == EXF_OF_EXPERT ? e : 1;
 }
 
-/* Returns the bytes of an array. */
 static size_t array_bytes(const exf_layer_array *a, int n_experts)
 {
     return exf_layer_array_count(a, n_experts) * (a->element == EXF_ELEMENT_EXACT ? sizeof(exf_exact) : sizeof(uint64_t));
@@ -46,14 +45,6 @@ size_t exf_layer_statistics_bytes(int n_experts)
 {
     size_t bytes = 0;
     for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++) bytes += array_bytes(&exf_layer_arrays[i], n_experts);
-    return bytes;
-}
-
-size_t exf_layer_statistics_disk(int n_experts)
-{
-    size_t bytes = exf_layer_statistics_bytes(n_experts);
-    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++)
-        if (exf_layer_arrays[i].rounded) bytes += exf_layer_array_count(&exf_layer_arrays[i], n_experts) * sizeof(double);
     return bytes;
 }
 
@@ -117,26 +108,23 @@ static exf_code merge_sums(exf_exact *to, const exf_exact *from, size_t n, const
     return EXF_OK;
 }
 
-static exf_code merge_counts(uint64_t *to, const uint64_t *from, size_t n, const char *name, exf_err *err)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (from[i] > UINT64_MAX - to[i])
-            return exf_fail(err, EXF_FORMAT, "%s[%zu]: %llu and %llu are more together than a count holds", name, i,
-                            (unsigned long long)to[i], (unsigned long long)from[i]);
-        to[i] += from[i];
-    }
-    return EXF_OK;
-}
-
 exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from, exf_err *err)
 {
     exf_code rc;
-    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++) {
-        const exf_layer_array *a = &exf_layer_arrays[i];
-        void *sum = exf_layer_array_at(a, to), *terms = exf_layer_array_at(a, from);
+    for (const exf_layer_array *a = exf_layer_arrays; a < exf_layer_arrays + EXF_N_LAYER_ARRAYS; a++) {
         size_t n = exf_layer_array_count(a, to->n_experts);
-        EXF_TRY(a->element == EXF_ELEMENT_EXACT ? merge_sums(sum, terms, n, a->name, err)
-                                                : merge_counts(sum, terms, n, a->name, err));
+        uint64_t *count = exf_layer_array_at(a, to);
+        const uint64_t *more = exf_layer_array_at(a, from);
+        if (a->element == EXF_ELEMENT_EXACT) {
+            EXF_TRY(merge_sums(exf_layer_array_at(a, to), exf_layer_array_at(a, from), n, a->name, err));
+            continue;
+        }
+        for (size_t i = 0; i < n; i++) {
+            if (more[i] > UINT64_MAX - count[i])
+                return exf_fail(err, EXF_FORMAT, "%s[%zu]: %llu and %llu are more together than a count holds", a->name, i,
+                                (unsigned long long)count[i], (unsigned long long)more[i]);
+            count[i] += more[i];
+        }
     }
     if (to->routes.cap) exf_route_sample_merge(&to->routes, &from->routes);
     rc = exf_norm_sums_merge(&to->norms, &from->norms, err);

@@ -126,8 +126,6 @@ typedef struct {
 
 /* Returns the bytes of the arrays of sums and counts, which lie in one piece of memory. */
 size_t exf_layer_statistics_bytes(int n_experts);
-/* Returns the bytes that all of them take in a file. */
-size_t exf_layer_statistics_disk(int n_experts);
 /* Allocates the sums, but no route sample and no sums of a norm head: exf_route_sample_new() and exf_norm_sums_new() do. */
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err) EXF_CHECKED;
 /* Moves the arrays, zeroed, into memory of another owner, which a GPU copies to at full speed. */
@@ -170,10 +168,6 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const ex
 exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, const exf_vector_sums *v, exf_err *err) EXF_CHECKED;
 /* Says that all of a layer is written; its bytes are hashed for the digest of the commit as soon as those before it are. */
 exf_code exf_statistics_layer_done(exf_statistics_writer *w, int layer_number, exf_err *err) EXF_CHECKED;
-/* Reads back a layer that was put, as exf_statistics_get() does, in a file of co-routed pairs; sequences: those of the file.
- * v: gets its vector sums, which the caller frees; NULL: it has none. */
-exf_code exf_statistics_get_back(const exf_statistics_writer *w, int layer_number, const exf_sequence_list *sequences,
-                                 exf_layer_statistics *s, exf_vector_sums *v, exf_err *err) EXF_CHECKED;
 /* Adds facts to the provenance. */
 exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Moves the file into place.  digest: gets that of the file's payload, for which every layer must be done; may be NULL.  Ends w,

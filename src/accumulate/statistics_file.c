@@ -95,16 +95,6 @@ static int compare_names(const void *a, const void *b)
     return strcmp(name[0], name[1]);
 }
 
-static exf_code order_layers(exf_statistics_writer *w, const exf_statistics_header *head, exf_err *err)
-{
-    exf_code rc = exf_mem_new(&w->in_digest, (size_t)head->n_layers, sizeof *w->in_digest, "list of layers", err);
-    if (rc != EXF_OK) return rc;
-    w->n_layers = head->n_layers;
-    for (int i = 0; i < w->n_layers; i++) w->in_digest[i].number = head->layer_number[i];
-    qsort(w->in_digest, (size_t)w->n_layers, sizeof *w->in_digest, compare_names);
-    return EXF_OK;
-}
-
 exf_code exf_statistics_layer_done(exf_statistics_writer *w, int layer, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -120,34 +110,27 @@ out:
 
 /* ---- writing ------------------------------------------------------------ */
 
-/* Returns 1 for facts that a calibration knows only after its pass. */
-static int is_late(const char *key)
-{
-    return exf_weights_facts_key(key) || strcmp(key, EXF_BASIS_FACT) == 0;
-}
-
-/* Splits facts: late ones are written last, by merging too,
- * so the file's bytes are the same whoever writes it. */
-static exf_code split_facts(const exf_provenance *all, exf_provenance *first, exf_provenance *late, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < all->n; i++)
-        rc = exf_provenance_add(is_late(all->key[i]) ? late : first, err, all->key[i], "%s", all->value[i]);
-    return rc;
-}
-
+/* Facts that a calibration knows only after its pass are written last, by merging too, so that the file's bytes are the same whoever
+ * writes it. */
 exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head,
                               exf_err *err)
 {
+    const exf_provenance *facts = head->provenance;
     exf_provenance first = {0};
     exf_code rc;
     memset(w, 0, sizeof *w);
     w->shape = head->shape;
-    EXF_TRY(split_facts(head->provenance, &first, &w->late, err));
+    for (size_t i = 0; i < facts->n; i++) {
+        int is_late = exf_weights_facts_key(facts->key[i]) || strcmp(facts->key[i], EXF_BASIS_FACT) == 0;
+        EXF_TRY(exf_provenance_add(is_late ? &w->late : &first, err, facts->key[i], "%s", facts->value[i]));
+    }
     for (int p = 0; p < EXF_PART_BARE; p++) w->has[p] = !head->lacks[p];
     w->has[EXF_PART_SEQUENCES] = head->sequences && head->sequences->length;
     w->has[EXF_PART_HALVES] &= w->has[EXF_PART_SEQUENCES];
-    EXF_TRY(order_layers(w, head, err));
+    EXF_TRY(exf_mem_new(&w->in_digest, (size_t)head->n_layers, sizeof *w->in_digest, "list of layers", err));
+    w->n_layers = head->n_layers;
+    for (int i = 0; i < w->n_layers; i++) w->in_digest[i].number = head->layer_number[i];
+    qsort(w->in_digest, (size_t)w->n_layers, sizeof *w->in_digest, compare_names);
     EXF_TRY(exf_artifact_create(&w->h, target, force, NULL, head->common_input ? &of_common_input : &exf_artifact_statistics,
                                 &first, err));
     EXF_TRY(exf_run_shape_write(&head->shape, w->h, err));
@@ -228,17 +211,6 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
 out:
     if (rc != EXF_OK) exf_statistics_close(r);
     return rc;
-}
-
-exf_code exf_statistics_get_back(const exf_statistics_writer *w, int layer, const exf_sequence_list *sequences,
-                                 exf_layer_statistics *s, exf_vector_sums *v, exf_err *err)
-{
-    int32_t number = layer;
-    exf_statistics_reader r = {.h = w->h, .shape = w->shape, .n_layers = 1, .layer_number = &number};
-    memcpy(r.has, w->has, sizeof r.has);
-    if (w->has[EXF_PART_SEQUENCES]) r.sequences = *sequences; /* borrowed */
-    exf_code rc = exf_statistics_get(&r, 0, s, err);
-    return rc == EXF_OK && v ? exf_statistics_get_vectors(&r, 0, v, err) : rc;
 }
 
 exf_code exf_statistics_get_vectors(exf_statistics_reader *r, int i, exf_vector_sums *v, exf_err *err)

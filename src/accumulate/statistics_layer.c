@@ -33,18 +33,6 @@ static int group_of(const exf_layer_array *a, const char **name)
     return (int)strcspn(*name, "/");
 }
 
-/* Returns how many arrays from `first` on are of its part and group. */
-static int group_size(int first)
-{
-    const exf_layer_array *a = &exf_layer_arrays[first];
-    const char *group, *other;
-    int len = group_of(a, &group), n = 1;
-    while (first + n < EXF_N_LAYER_ARRAYS && a[n].part == a->part && group_of(&a[n], &other) == len &&
-           strncmp(group, other, (size_t)len) == 0)
-        n++;
-    return n;
-}
-
 /* Looks whether a layer has the array's group. */
 static exf_code look_for(exf_h5 *h, int layer, const exf_layer_array *a, int *found, exf_err *err)
 {
@@ -70,25 +58,6 @@ typedef struct {
     double *rounded, *next;    /* room for the rounded values of all arrays */
 } written;
 
-static exf_code new_written(written **out, int n_experts, exf_err *err)
-{
-    size_t n = 0;
-    exf_code rc;
-    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++)
-        if (exf_layer_arrays[i].rounded) n += exf_layer_array_count(&exf_layer_arrays[i], n_experts);
-    EXF_TRY(exf_mem_new(out, 1, sizeof **out, "list of sums", err));
-    EXF_TRY(exf_mem_raw(&(*out)->rounded, n, sizeof *(*out)->rounded, "rounded sums", err));
-out:
-    return rc;
-}
-
-static void empty_written(written *b)
-{
-    memset(b->rounding, 0, sizeof b->rounding);
-    b->n = 0;
-    b->next = b->rounded;
-}
-
 static void add_array(written *b, int layer, const exf_layer_array *a, const exf_layer_statistics *s)
 {
     const void *array = exf_layer_array_at(a, s);
@@ -113,26 +82,25 @@ static void round_dataset(void *self, size_t i)
     for (size_t k = 0; k < b->rounding[i].n; k++) b->rounding[i].to[k] = exf_exact_value(&from[k]);
 }
 
-static int is_zero(const exf_layer_array *a, const exf_layer_statistics *s)
-{
-    exf_tensor t = exf_layer_array_tensor(a, s->n_experts, NULL);
-    const uint64_t *word = exf_layer_array_at(a, s);
-    int64_t n = exf_tensor_count(&t);
-    uint64_t any = 0;
-    for (int64_t i = 0; i < n; i++) any |= word[i];
-    return !any;
-}
-
-/* Writes the groups of a part that were observed, one dataset after the other. */
+/* Writes the groups of a part that were observed, whose last array is not all 0, one dataset after the other. */
 static exf_code write_observed(const exf_statistics_writer *w, written *b, exf_layer_part part, int layer,
                                const exf_layer_statistics *s, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (int i = 0, n; i < EXF_N_LAYER_ARRAYS; i += n) {
         const exf_layer_array *a = &exf_layer_arrays[i];
-        n = group_size(i);
-        if (a->part != part || is_zero(&a[n - 1], s)) continue;
-        empty_written(b);
+        const char *group, *other;
+        int len = group_of(a, &group);
+        for (n = 1; i + n < EXF_N_LAYER_ARRAYS && a[n].part == a->part; n++) /* arrays of the group */
+            if (group_of(&a[n], &other) != len || strncmp(group, other, (size_t)len) != 0) break;
+        exf_tensor last = exf_layer_array_tensor(&a[n - 1], s->n_experts, NULL);
+        const uint64_t *word = exf_layer_array_at(&a[n - 1], s);
+        uint64_t any = 0;
+        for (int64_t k = 0; a->part == part && k < exf_tensor_count(&last); k++) any |= word[k];
+        if (!any) continue;
+        memset(b->rounding, 0, sizeof b->rounding);
+        b->n = 0;
+        b->next = b->rounded;
         for (int k = 0; k < n; k++) add_array(b, layer, &a[k], s);
         for (size_t k = 0; k < b->n; k++) {
             round_dataset(b, k);
@@ -145,14 +113,17 @@ out:
 
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
 {
+    const exf_layer_array *end = exf_layer_arrays + EXF_N_LAYER_ARRAYS;
     written *b = NULL;
+    size_t n = 0;
     exf_code rc;
-    EXF_TRY(new_written(&b, s->n_experts, err));
-    empty_written(b);
-    for (int i = 0; i < EXF_N_LAYER_ARRAYS; i++) {
-        const exf_layer_array *a = &exf_layer_arrays[i];
+    for (const exf_layer_array *a = exf_layer_arrays; a < end; a++)
+        if (a->rounded) n += exf_layer_array_count(a, s->n_experts);
+    EXF_TRY(exf_mem_new(&b, 1, sizeof *b, "list of sums", err));
+    EXF_TRY(exf_mem_raw(&b->rounded, n, sizeof *b->rounded, "rounded sums", err));
+    b->next = b->rounded;
+    for (const exf_layer_array *a = exf_layer_arrays; a < end; a++)
         if (a->part < EXF_PART_BARE && w->has[a->part]) add_array(b, layer, a, s);
-    }
     EXF_TRY(exf_stop_check(err));
     EXF_TRY(exf_h5_write_all(w->h, b->t, b->n, round_dataset, b, err));
     EXF_TRY(write_observed(w, b, EXF_PART_BARE, layer, s, err));
@@ -185,13 +156,6 @@ exf_code exf_statistics_find_parts(exf_statistics_reader *r, exf_err *err)
     r->has[EXF_PART_HALVES] &= r->has[EXF_PART_SEQUENCES];
 out:
     return rc;
-}
-
-static exf_code look_for_part(const exf_statistics_reader *r, int layer, const exf_layer_array *a, int *has, exf_err *err)
-{
-    if (a->part >= EXF_PART_BARE) return look_for(r->h, layer, a, has, err);
-    *has = r->has[a->part];
-    return EXF_OK;
 }
 
 /* Reads an array, and compares its rounded values, if the file has them, with the exact ones. */
@@ -228,7 +192,8 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
     exf_layer_statistics_zero(s);
     for (int k = 0; k < EXF_N_LAYER_ARRAYS; k++) {
         const exf_layer_array *a = &exf_layer_arrays[k];
-        EXF_TRY(look_for_part(r, layer, a, &found, err));
+        found = a->part < EXF_PART_BARE && r->has[a->part];
+        if (a->part >= EXF_PART_BARE) EXF_TRY(look_for(r->h, layer, a, &found, err));
         if (found) EXF_TRY(read_array(r, layer, a, s, err));
         read.has[a->part] |= found;
     }

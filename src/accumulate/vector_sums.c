@@ -4,7 +4,6 @@
 #include "base/mem.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { GRID_BITS = 61 };
@@ -100,75 +99,50 @@ out:
 
 /* ---- in files ---------------------------------------------------------------------- */
 
-enum { PAIRS = 1, DIAGONAL = 2, LOWRANK = 4 }; /* which arrays are there together */
-enum { N_ARRAYS = 8, PATH_LEN = 96 };
-
-typedef struct {
-    const char *name;
-    unsigned set;
-    void *data;
-    exf_tensor t;
-} array;
-
-static void list_arrays(const exf_vector_sums *v, array out[N_ARRAYS])
+size_t exf_vector_sums_list(const exf_vector_sums *v, int diagonal, int lowrank, exf_sum_array out[EXF_MOST_SUM_ARRAYS])
 {
     int64_t p = v->n_pairs, h = v->d_model, r = v->rank;
-    const array all[N_ARRAYS] = {
-        {"pair", PAIRS, v->pair, {.dtype = EXF_DT_I32, .rank = 2, .shape = {p, 2}}},
-        {"vu", DIAGONAL, v->vu, {.dtype = EXF_DT_U64, .rank = 3, .shape = {p, h, 3}}},
-        {"vv", DIAGONAL, v->vv, {.dtype = EXF_DT_U64, .rank = 3, .shape = {p, h, 3}}},
-        {"basis", LOWRANK, v->basis, {.dtype = EXF_DT_F64, .rank = 2, .shape = {h, r}}},
-        {"grid", LOWRANK, v->grid, {.dtype = EXF_DT_I32, .rank = 2, .shape = {p, EXF_N_GRIDS}}},
-        {"zz", LOWRANK, v->zz, {.dtype = EXF_DT_I64, .rank = 3, .shape = {p, r, r}}},
-        {"zu", LOWRANK, v->zu, {.dtype = EXF_DT_I64, .rank = 3, .shape = {p, r, h}}},
-        {"zv", LOWRANK, v->zv, {.dtype = EXF_DT_I64, .rank = 3, .shape = {p, r, h}}},
-    };
-    memcpy(out, all, sizeof all);
-}
-
-static const char *path_of(char path[PATH_LEN], int layer, const char *name)
-{
-    snprintf(path, PATH_LEN, "/layers/%d/vectors%s%s", layer, *name ? "/" : "", name);
-    return path;
+    const exf_sum_array pairs = {EXF_RANKS_ALIKE, {.name = "vectors.pair", .dtype = EXF_DT_I32, .rank = 2, .shape = {p, 2},
+                                                   .data = v->pair}};
+    const exf_sum_array diagonals[] = {
+        {EXF_RANKS_EXACT, {.name = "vectors.vu", .dtype = EXF_DT_U64, .rank = 3, .shape = {p, h, 3}, .data = v->vu}},
+        {EXF_RANKS_EXACT, {.name = "vectors.vv", .dtype = EXF_DT_U64, .rank = 3, .shape = {p, h, 3}, .data = v->vv}}};
+    const exf_sum_array lowranks[] = {
+        {EXF_RANKS_ALIKE, {.name = "vectors.basis", .dtype = EXF_DT_F64, .rank = 2, .shape = {h, r}, .data = v->basis}},
+        {EXF_RANKS_ALIKE, {.name = "vectors.grid", .dtype = EXF_DT_I32, .rank = 2, .shape = {p, EXF_N_GRIDS}, .data = v->grid}},
+        {EXF_RANKS_U64, {.name = "vectors.zz", .dtype = EXF_DT_I64, .rank = 3, .shape = {p, r, r}, .data = v->zz}},
+        {EXF_RANKS_U64, {.name = "vectors.zu", .dtype = EXF_DT_I64, .rank = 3, .shape = {p, r, h}, .data = v->zu}},
+        {EXF_RANKS_U64, {.name = "vectors.zv", .dtype = EXF_DT_I64, .rank = 3, .shape = {p, r, h}, .data = v->zv}}};
+    size_t n = 1;
+    if (!p) return 0;
+    out[0] = pairs;
+    if (diagonal) memcpy(out + n, diagonals, sizeof diagonals);
+    n += diagonal ? 2 : 0;
+    if (lowrank) memcpy(out + n, lowranks, sizeof lowranks);
+    return n + (lowrank ? 5 : 0);
 }
 
 exf_code exf_vector_sums_write(const exf_vector_sums *v, exf_h5 *h, int layer, exf_err *err)
 {
-    array all[N_ARRAYS];
-    char path[PATH_LEN];
-    exf_code rc = EXF_OK;
-    list_arrays(v, all);
-    for (int i = 0; rc == EXF_OK && v->n_pairs && i < N_ARRAYS; i++) {
-        all[i].t.name = path_of(path, layer, all[i].name);
-        all[i].t.data = all[i].data;
-        if (all[i].data) rc = exf_h5_write(h, &all[i].t, err);
-    }
-    return rc;
+    exf_sum_array all[EXF_MOST_SUM_ARRAYS];
+    size_t n = exf_vector_sums_list(v, v->vu != NULL, v->zz != NULL, all);
+    return exf_sum_arrays_do(EXF_SUMS_WRITE, all, n, h, layer, err);
 }
 
-/* Finds which arrays a layer has of those that are asked for, and how many pairs and columns. */
-static exf_code find_arrays(exf_vector_sums *v, unsigned *sets, exf_vectors_what what, exf_h5 *h, const exf_run_shape *shape,
-                            int layer, exf_err *err)
+/* Finds how many pairs and columns a layer has. */
+static exf_code find_sizes(exf_vector_sums *v, int lowrank, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err)
 {
-    char path[PATH_LEN];
+    char path[EXF_SUM_PATH];
     exf_tensor pair, basis = {.rank = 2, .shape = {0, 0}};
     int64_t e = shape->n_experts, d = shape->d_model;
-    int found;
-    exf_code rc = EXF_OK;
-    *sets = PAIRS;
-    if (what == EXF_VECTORS_SUMS) {
-        EXF_TRY(exf_h5_exists(h, path_of(path, layer, "vu"), &found, err));
-        *sets |= found ? DIAGONAL : 0;
-        EXF_TRY(exf_h5_exists(h, path_of(path, layer, "zz"), &found, err));
-        *sets |= found ? LOWRANK : 0;
-    }
-    EXF_TRY(exf_h5_describe(h, path_of(path, layer, "pair"), &pair, err));
-    if (*sets & LOWRANK) EXF_TRY(exf_h5_describe(h, path_of(path, layer, "basis"), &basis, err));
+    exf_code rc;
+    EXF_TRY(exf_h5_describe(h, exf_sum_path(path, layer, "vectors.pair"), &pair, err));
+    if (lowrank) EXF_TRY(exf_h5_describe(h, exf_sum_path(path, layer, "vectors.basis"), &basis, err));
     if (pair.rank != 2 || pair.shape[0] < 1 || pair.shape[0] > e * (e - 1) || d > INT32_MAX || basis.rank != 2 ||
-        basis.shape[1] > d || ((*sets & LOWRANK) && basis.shape[1] < 1))
+        basis.shape[1] > d || (lowrank && basis.shape[1] < 1))
         return exf_fail(err, EXF_FORMAT,
                         "%s: %s has %lld pairs and a basis of %lld columns, which %lld experts of width %lld forbid",
-                        exf_h5_path(h), path_of(path, layer, ""), (long long)pair.shape[0], (long long)basis.shape[1],
+                        exf_h5_path(h), exf_sum_path(path, layer, "vectors"), (long long)pair.shape[0], (long long)basis.shape[1],
                         (long long)e, (long long)d);
     *v = (exf_vector_sums){.n_pairs = pair.shape[0], .d_model = (int)d, .rank = (int)basis.shape[1]};
 out:
@@ -179,52 +153,47 @@ static exf_code check_contents(const exf_vector_sums *v, exf_h5 *h, const exf_ru
 {
     enum { LEAST = -1200, MOST = 960 }; /* exponents of a double */
     int64_t e = shape->n_experts, before = -1;
-    char path[PATH_LEN];
+    char path[EXF_SUM_PATH];
     for (int64_t i = 0; i < v->n_pairs; i++) {
         const int32_t *p = v->pair + 2 * i;
         int64_t key = p[0] * e + p[1];
         if (p[0] < 0 || p[0] >= e || p[1] < 0 || p[1] >= e || p[0] == p[1] || key <= before)
             return exf_fail(err, EXF_FORMAT, "%s: %s[%lld] is (%d, %d), expected ascending (source, target)", exf_h5_path(h),
-                            path_of(path, layer, "pair"), (long long)i, (int)p[0], (int)p[1]);
+                            exf_sum_path(path, layer, "vectors.pair"), (long long)i, (int)p[0], (int)p[1]);
         before = key;
     }
     for (int64_t i = 0; v->basis && i < (int64_t)v->d_model * v->rank; i++)
         if (!(fabs(v->basis[i]) <= 1.0001))
             return exf_fail(err, EXF_FORMAT, "%s: %s: element %lld is %g, expected a coordinate of a unit vector",
-                            exf_h5_path(h), path_of(path, layer, "basis"), (long long)i, v->basis[i]);
+                            exf_h5_path(h), exf_sum_path(path, layer, "vectors.basis"), (long long)i, v->basis[i]);
     for (int64_t i = 0; v->grid && i < v->n_pairs * EXF_N_GRIDS; i++)
         if (v->grid[i] < LEAST || v->grid[i] > MOST)
             return exf_fail(err, EXF_FORMAT, "%s: %s[%lld, %d] is %d, no exponent of a double", exf_h5_path(h),
-                            path_of(path, layer, "grid"), (long long)(i / EXF_N_GRIDS), (int)(i % EXF_N_GRIDS), (int)v->grid[i]);
+                            exf_sum_path(path, layer, "vectors.grid"), (long long)(i / EXF_N_GRIDS), (int)(i % EXF_N_GRIDS),
+                            (int)v->grid[i]);
     return EXF_OK;
 }
 
 exf_code exf_vector_sums_read(exf_vector_sums *v, exf_vectors_what what, exf_h5 *h, const exf_run_shape *shape, int layer,
                               exf_err *err)
 {
-    array all[N_ARRAYS];
+    exf_sum_array all[EXF_MOST_SUM_ARRAYS];
     exf_vector_sums size;
-    unsigned sets;
-    char path[PATH_LEN];
-    int found;
+    char path[EXF_SUM_PATH];
+    int found, diagonal = 0, lowrank = 0;
     exf_code rc;
     memset(v, 0, sizeof *v);
-    EXF_TRY(exf_h5_exists(h, path_of(path, layer, ""), &found, err));
+    EXF_TRY(exf_h5_exists(h, exf_sum_path(path, layer, "vectors"), &found, err));
     if (!found) return EXF_OK;
-    EXF_TRY(find_arrays(&size, &sets, what, h, shape, layer, err));
-    list_arrays(&size, all);
-    for (int i = 0; i < N_ARRAYS; i++) { /* before memory is taken for them */
-        all[i].t.name = path_of(path, layer, all[i].name);
-        if (all[i].set & sets) EXF_TRY(exf_h5_expect(h, &all[i].t, err));
+    if (what == EXF_VECTORS_SUMS) {
+        EXF_TRY(exf_h5_exists(h, exf_sum_path(path, layer, "vectors.vu"), &diagonal, err));
+        EXF_TRY(exf_h5_exists(h, exf_sum_path(path, layer, "vectors.zz"), &lowrank, err));
     }
-    EXF_TRY(what == EXF_VECTORS_SUMS
-                ? exf_vector_sums_new(v, size.n_pairs, size.d_model, (sets & DIAGONAL) != 0, size.rank, err)
-                : exf_vector_sums_new_choice(v, size.n_pairs, size.d_model, size.rank, err));
-    list_arrays(v, all);
-    for (int i = 0; i < N_ARRAYS; i++) {
-        all[i].t.name = path_of(path, layer, all[i].name);
-        if (all[i].data) EXF_TRY(exf_h5_read(h, &all[i].t, all[i].data, err));
-    }
+    EXF_TRY(find_sizes(&size, lowrank, h, shape, layer, err));
+    size_t n = exf_vector_sums_list(&size, diagonal, lowrank, all);
+    EXF_TRY(exf_sum_arrays_do(EXF_SUMS_EXPECT, all, n, h, layer, err));
+    EXF_TRY(exf_vector_sums_new(v, size.n_pairs, size.d_model, diagonal, size.rank, err));
+    EXF_TRY(exf_sum_arrays_do(EXF_SUMS_READ, all, exf_vector_sums_list(v, diagonal, lowrank, all), h, layer, err));
     rc = check_contents(v, h, shape, layer, err);
 out:
     if (rc != EXF_OK) exf_vector_sums_free(v);

@@ -11,7 +11,7 @@
  * integer adding, so order, threads and shards do not matter; a block's term is rounded once. */
 #ifndef EXF_ACCUMULATE_VECTOR_SUMS_H
 #define EXF_ACCUMULATE_VECTOR_SUMS_H
-#include "artifact/artifact.h"
+#include "accumulate/sum_arrays.h"
 #include "base/exact.h"
 
 #include <stddef.h>
@@ -73,6 +73,8 @@ exf_code exf_vector_sums_hash_basis(exf_hash *h, int layer_number, const exf_vec
  *   /layers/<l>/vectors/grid   I32 [P, 2]      exponents of the units of zu; of zv and zz
  *   /layers/<l>/vectors/zz     I64 [P, R, R]   value = integer times 2^grid
  *   /layers/<l>/vectors/zu, zv I64 [P, R, H] */
+/* Lists the arrays of these sums, and returns how many; diagonal, lowrank: with theirs. */
+size_t exf_vector_sums_list(const exf_vector_sums *v, int diagonal, int lowrank, exf_sum_array out[EXF_MOST_SUM_ARRAYS]);
 exf_code exf_vector_sums_write(const exf_vector_sums *v, exf_h5 *h, int layer, exf_err *err) EXF_CHECKED;
 typedef enum {
     EXF_VECTORS_PAIRS, /* pair alone */

@@ -140,7 +140,8 @@ out:
 /* ---- in GPU memory ----------------------------------------------------------------------------------
  * Only what the file holds crosses to the host, once a layer. */
 
-/* Lists the arrays with their sizes: into s, or, with s NULL, their bytes alone.  Low-rank terms are listed of t tokens at a time. */
+/* Lists the arrays with their sizes: into s, or, with s NULL, their bytes alone.  Low-rank terms are listed of t tokens at a
+ * time. */
 static exf_code allocate_arrays(exf_device_vectors *s, uint64_t *bytes, size_t p, size_t k, size_t h, int diagonal, size_t r,
                                 exf_err *err)
 {
