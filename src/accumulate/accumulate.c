@@ -66,22 +66,6 @@ static uint64_t count_device_bytes(const void *self, const exf_backend *b)
 
 /* ---- a layer ---------------------------------------------------------------------------------------- */
 
-static int accumulates(const exf_accumulator *a, int layer)
-{
-    int all = 0;
-    for (int i = 0; i < a->n_layers; i++) all |= a->layer_number[i] == layer;
-    return all;
-}
-
-/* Returns the next layer that is accumulated, -1: there is none. */
-static int layer_after(const exf_accumulator *a, int layer)
-{
-    int next = -1;
-    for (int i = 0; i < a->n_layers; i++)
-        if (a->layer_number[i] > layer && (next < 0 || a->layer_number[i] < next)) next = a->layer_number[i];
-    return next;
-}
-
 static exf_code add_input(void *self, const exf_input_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
@@ -156,6 +140,7 @@ out:
 /* Adds all workers' sums to the first worker's, and readies what a second sweep adds. */
 static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
+    exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
     exf_code rc;
     if (a->device.b) EXF_TRY(exf_device_sums_take(&a->device, &a->sums[0], layer, err));
     EXF_TRY(exf_sequences_end_sweep(a, layer, err));
@@ -163,7 +148,10 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
     EXF_TRY(exf_routes_end_sweep(a, err));
     for (int i = 1; i < a->n_workers; i++) EXF_TRY(exf_layer_statistics_merge(&a->sums[0], &a->sums[i], err));
     if (!a->vectors) goto out;
-    EXF_TRY(exf_accumulator_add_scalars(a, err));
+    /* In host memory the next vector sums are made now, so that all layers before must have left it; they are chosen from the
+     * scalar sums of all ranks. */
+    if (a->ranks && !a->device.b) EXF_TRY(exf_accumulator_wait(a, 0, err));
+    EXF_TRY(exf_ranks_sum(a->ranks, list, exf_layer_rank_arrays(list, &a->sums[0], NULL), err));
     rc = exf_vectors_begin_second_sweep(a, layer, err);
 out:
     return rc;
@@ -188,8 +176,13 @@ static exf_code follow_layer(void *self, const exf_moment *m, exf_err *err)
 {
     exf_accumulator *a = self;
     if (m->at == EXF_AT_INPUTS_BEGIN || m->at == EXF_AT_LAYER_BEGIN) {
-        a->active = accumulates(a, m->layer);
-        a->next_layer = layer_after(a, m->layer);
+        a->active = 0;
+        a->next_layer = -1;
+        for (int i = 0; i < a->n_layers; i++) {
+            int layer = a->layer_number[i];
+            a->active |= layer == m->layer;
+            if (layer > m->layer && (a->next_layer < 0 || layer < a->next_layer)) a->next_layer = layer;
+        }
     }
     if (!a->active) return EXF_OK;
     switch (m->at) {
@@ -203,19 +196,6 @@ static exf_code follow_layer(void *self, const exf_moment *m, exf_err *err)
 }
 
 /* ---- beginning and end of an accumulator and its file ----------------------------------------------- */
-
-/* Finds the sequence with which this rank's rows begin. */
-static exf_code find_first_sequence(exf_accumulator *a, exf_err *err)
-{
-    const exf_sequence_list *s = &a->sequences;
-    size_t row = 0, i = 0;
-    if (!s->length) return EXF_OK;
-    while (row < a->own.first && i < s->n) row += (size_t)s->length[i++];
-    a->first_sequence = i;
-    if (row == a->own.first) return EXF_OK;
-    return exf_fail(err, EXF_INTERNAL, "rows from %zu on begin no sequence of the run, whose %zu sequences have %lld tokens",
-                    a->own.first, s->n, (long long)a->shape.n_tokens);
-}
 
 /* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
 static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
@@ -243,7 +223,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     exf_code rc;
     exf_accumulator *a = NULL;
     const exf_accumulate_options *o = plan->options;
-    int common_input = o->common_input_tokens > 0;
+    size_t row = 0; /* with which this rank's first sequence begins */
     *out = NULL;
     EXF_TRY(exf_accumulate_check(o, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
@@ -262,12 +242,18 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
         .wants_router_logits = o->bare_router != EXF_BARE_NONE, .wants_slot_logits = o->norm_head,
         .reads_device = 1, .begin = begin_pass, .device_bytes = count_device_bytes, .at = follow_layer,
         .input = o->norm_head ? add_input : NULL, .block = add_block,
-        .common_input = common_input ? add_common_input : NULL, .settle = exf_accumulator_settle};
+        .common_input = o->common_input_tokens > 0 ? add_common_input : NULL, .settle = exf_accumulator_settle};
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;
     EXF_TRY(exf_facts_join_sequences(&a->sequences, plan->parts, plan->n_parts, err));
-    EXF_TRY(find_first_sequence(a, err));
+    for (; a->sequences.length && row < a->own.first && a->first_sequence < a->sequences.n; a->first_sequence++)
+        row += (size_t)a->sequences.length[a->first_sequence];
+    if (a->sequences.length && row != a->own.first) {
+        rc = exf_fail(err, EXF_INTERNAL, "rows from %zu on begin no sequence of the run, whose %zu sequences have %lld tokens",
+                      a->own.first, a->sequences.n, (long long)a->shape.n_tokens);
+        goto out;
+    }
     if (exf_wants_vectors(o) && !a->sequences.length) {
         rc = exf_fail(err, EXF_MODEL, "%s: vector sums need to know the sequences of the data, which captures of version 1 lack",
                       plan->target ? plan->target : "captures");
@@ -294,33 +280,20 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err)
 {
     exf_code rc = exf_accumulator_wait(a, 0, err);
-    return rc == EXF_OK && a->target ? exf_statistics_add_facts(&a->file, p, err) : rc;
-}
-
-/* Adds the digest of what vector sums were added up over. */
-static exf_code add_basis_fact(exf_accumulator *a, exf_err *err)
-{
-    char digest[EXF_SHA256_HEX];
-    exf_provenance p = {0};
-    exf_hash *h = a->basis_hash;
-    exf_code rc;
-    if (!h) return EXF_OK;
-    a->basis_hash = NULL;
-    EXF_TRY(exf_hash_end(h, digest, err));
-    EXF_TRY(exf_provenance_add(&p, err, EXF_BASIS_FACT, "%s", digest));
-    EXF_TRY(exf_statistics_add_facts(&a->file, &p, err));
-out:
-    exf_provenance_free(&p);
-    return rc;
+    return rc == EXF_OK && a->target ? exf_provenance_copy(&a->file.late, p, err) : rc;
 }
 
 exf_code exf_accumulator_commit(exf_accumulator *a, char digest[EXF_SHA256_HEX], exf_err *err)
 {
+    char basis[EXF_SHA256_HEX]; /* digest of what vector sums were added up over */
+    exf_hash *h = a->basis_hash;
     exf_code rc;
     EXF_TRY(exf_accumulator_wait(a, 0, err));
     EXF_TRY(exf_cross_check_finish(&a->device.check, err));
     if (!a->target) return EXF_OK;
-    EXF_TRY(add_basis_fact(a, err));
+    a->basis_hash = NULL;
+    if (h) EXF_TRY(exf_hash_end(h, basis, err));
+    if (h) EXF_TRY(exf_provenance_add(&a->file.late, err, EXF_BASIS_FACT, "%s", basis));
     rc = exf_statistics_commit(&a->file, digest, err);
 out:
     return rc;

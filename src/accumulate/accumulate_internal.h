@@ -1,4 +1,5 @@
-/* accumulate_internal.h - what the parts of an accumulator (accumulator.h) do for each other, inside src/accumulate.
+/* accumulate_internal.h - the state of an accumulator, of the present layer, which the chapters add up, and of those before it,
+ * which wait in the queue; and what its parts do for each other, inside src/accumulate.
  *
  *   accumulate.c            the observer: shows what it is shown to the chapters, and hands a layer's sums on
  *   chapter_<name>.c        a statistic each (chapter.h)
@@ -8,7 +9,68 @@
 #ifndef EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #define EXF_ACCUMULATE_ACCUMULATE_INTERNAL_H
 #include "accumulate/accumulate.h"
-#include "accumulate/accumulator.h"
+#include "accumulate/chapter.h"
+#include "base/hash.h"
+#include "base/worker.h"
+
+/* ---- the state --------------------------------------------------------------------------------------- */
+
+typedef struct exf_vector_accumulator exf_vector_accumulator; /* chapter_vectors.c */
+
+/* A layer whose sums are complete. */
+typedef struct {
+    exf_accumulator *a;
+    int layer;
+    exf_layer_statistics sums;
+    exf_vector_sums vectors; /* without pairs where the run has none */
+    int is_recorded;         /* 1: it is written to the resume point too */
+    double seconds;          /* that ending the set's last layer took; 0: it had none */
+    exf_job add, end, solve, record;
+} exf_finished_layer;
+
+struct exf_accumulator {
+    exf_observer observer;
+    exf_accumulate_options options;
+    exf_run_shape shape;
+    exf_sequence_list sequences; /* in order of their rows */
+    int32_t *layer_number;
+    int n_layers;
+    exf_ranks *ranks;            /* NULL: one process */
+    exf_run_rows own;            /* of this rank */
+    size_t first_sequence;       /* the same part's first sequence */
+    int mixed;                   /* 1: as of exf_accumulator_plan */
+
+    /* The present layer. */
+    int active;     /* 1: it is among layer_number */
+    int next_layer; /* the layer after it that is accumulated; -1: there is none */
+    int n_workers;
+    exf_layer_statistics *sums;    /* [n_workers] */
+    exf_sequence_tracker *tracker; /* [n_workers] */
+    double *scratch;               /* [n_workers, scratch_each] */
+    size_t scratch_each;
+    struct exf_vector_accumulator *vectors; /* NULL: no vectors are wanted */
+    exf_norm_sampler norms;          /* zeroed: no norm head is wanted */
+    exf_device_norms device_norms;   /* used if the forward pass runs on a device */
+    exf_stream_energy stream;
+    exf_route_sampler routes; /* of capacity 0: no sample is kept */
+    exf_device_sums device;   /* used if the forward pass runs on a device */
+
+    /* The layers before it. */
+    exf_finished_layer waiting[EXF_MOST_WAITING]; /* sets of sums, which layers take in turn */
+    int depth;                   /* how many there are; 0: layers are ended at once */
+    int turn;                    /* the set that the next layer takes */
+    exf_worker adder, queue, beside; /* threads: one adds up ranks, one ends layers, one solves and records them meanwhile */
+
+    /* The file. */
+    char *target;                /* NULL: none is written */
+    exf_statistics_writer file;
+    exf_resume *resume;          /* NULL: no resume point */
+    int first_record;            /* layers below it get their records when a point is saved, all others as they are written */
+    double taken;                /* when the last layer was taken (exf_clock) */
+    double record_ratio;         /* a layer that took so many times as long as a write is recorded as it is written */
+    exf_layer_consumer consumer; /* gets the sums of each layer that is written */
+    exf_hash *basis_hash;        /* running digest of what vector sums are added up over; NULL: there are none */
+};
 
 /* ---- the chapters ------------------------------------------------------------------------------------
  * Each adds to the sums of the worker that a block names; of blocks in GPU memory to those of the first worker, when the sweep or
@@ -68,10 +130,6 @@ exf_code exf_vectors_add_block(exf_accumulator *a, const exf_moe_block *b, exf_e
 exf_code exf_vectors_begin_second_sweep(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
 exf_code exf_vectors_end_layer(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
 void exf_vectors_end_pass(exf_accumulator *a);
-/* Returns 1 if rank 0 has the sums of all ranks at the end of a layer, since their GPUs share memory, and the others have none. */
-int exf_vector_accumulator_adds_ranks(const exf_vector_accumulator *m);
-/* Gives the layer's sums to the caller, who frees them. */
-exf_vector_sums exf_vector_accumulator_take(exf_vector_accumulator *m);
 
 /* ---- accumulate_facts.c --------------------------------------------------------------------------- */
 
@@ -106,9 +164,6 @@ exf_code exf_accumulator_open_queue(exf_accumulator *a, int on_device, exf_err *
 exf_code exf_accumulator_pin_queue(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 /* Copies the layers that the resume point has done to the file. */
 exf_code exf_accumulator_restore(exf_accumulator *a, exf_err *err) EXF_CHECKED;
-/* Adds up the first worker's scalar sums of all ranks on rank 0, which chooses from them what the second sweep adds up;
- * collective. */
-exf_code exf_accumulator_add_scalars(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 /* Takes the layer's sums from a->sums[0] and a->vectors, and leaves a->sums[0] zero for the next layer. */
 exf_code exf_accumulator_put(exf_accumulator *a, int layer, exf_err *err) EXF_CHECKED;
 /* Waits until every layer has been added up, which counts as waiting for other ranks, then until at most `left` are to be ended. */

@@ -8,6 +8,7 @@
  * All sums are integers, so that neither depth nor number of ranks changes a bit.  HDF5 serves one thread at a time: from the first
  * layer in the queue to the wait for the last, no other thread uses the file. */
 #include "accumulate/accumulate_internal.h"
+#include "accumulate/vectors.h"
 
 #include "base/log.h"
 
@@ -28,7 +29,7 @@ static exf_code write_to_file(exf_finished_layer *l, exf_err *err)
     const exf_vector_sums *v = vectors_of(l), none = {.d_model = (int)a->shape.d_model};
     exf_code rc;
     EXF_TRY(exf_statistics_put(&a->file, l->layer, &l->sums, err));
-    if (v) EXF_TRY(exf_statistics_put_vectors(&a->file, l->layer, v, err));
+    if (v) EXF_TRY(exf_vector_sums_write(v, a->file.h, l->layer, err));
     if (a->basis_hash) EXF_TRY(exf_vector_sums_hash_basis(a->basis_hash, l->layer, v ? v : &none, err));
     if (a->basis_hash) EXF_TRY(exf_norm_sums_hash_basis(a->basis_hash, &l->sums.norms, err));
     rc = exf_statistics_layer_done(&a->file, l->layer, err);
@@ -80,7 +81,7 @@ static exf_code add_ranks(void *self, exf_err *err)
     exf_accumulator *a = l->a;
     const exf_vector_sums none = {.n_pairs = 0}, *v = vectors_of(l);
     exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
-    if (v && exf_vector_accumulator_adds_ranks(a->vectors)) v = &none;
+    if (v && a->vectors->device.ranks) v = &none; /* rank 0 has those of all, since GPUs share memory, and the others none */
     exf_code rc = exf_ranks_sum_beside(a->ranks, list, exf_layer_rank_arrays(list, &l->sums, v), err);
     return rc == EXF_OK ? exf_worker_give(&a->queue, &l->end, end_layer, l, err) : rc;
 }
@@ -93,16 +94,6 @@ exf_code exf_accumulator_wait(exf_accumulator *a, int left, exf_err *err)
     exf_code rc = exf_worker_wait(&a->adder, 0, err);
     exf_ranks_waited(a->ranks, exf_clock() - begun);
     return rc == EXF_OK ? exf_worker_wait(&a->queue, (size_t)left, err) : rc;
-}
-
-/* In host memory the next vector sums are made now, so that all layers before must have left it. */
-exf_code exf_accumulator_add_scalars(exf_accumulator *a, exf_err *err)
-{
-    exf_ranks_array list[EXF_MOST_LAYER_ARRAYS];
-    exf_code rc = EXF_OK;
-    if (!a->ranks) return EXF_OK;
-    if (!a->device.b) rc = exf_accumulator_wait(a, 0, err);
-    return rc == EXF_OK ? exf_ranks_sum(a->ranks, list, exf_layer_rank_arrays(list, &a->sums[0], NULL), err) : rc;
 }
 
 /* Returns 1 if the layer is recorded as it is written.  Until a point was saved none is; but where layers wait, and the pass took
@@ -122,7 +113,10 @@ exf_code exf_accumulator_put(exf_accumulator *a, int layer, exf_err *err)
     if (a->depth) EXF_TRY(exf_accumulator_wait(a, a->depth - 1, err)); /* for the set */
     exf_layer_statistics zeroed = l->sums;
     l->sums = a->sums[0];
-    if (a->vectors) l->vectors = exf_vector_accumulator_take(a->vectors);
+    if (a->vectors) {
+        l->vectors = a->vectors->sums;
+        a->vectors->sums = (exf_vector_sums){.n_pairs = 0};
+    }
     l->layer = layer;
     l->is_recorded = is_recorded(a, l);
     if (!a->depth) {

@@ -62,42 +62,9 @@ static exf_code add_bare(const exf_layer_statistics *s, const bare_tokens *t, ex
     return EXF_OK;
 }
 
-static exf_code add_on_host(const exf_accumulator *a, const exf_common_input_block *b, exf_err *err)
-{
-    const exf_layer_statistics *s = &a->sums[b->worker];
-    exf_layer_sums m = exf_layer_sums_of(s);
-    exf_code rc;
-    EXF_TRY(exf_sequences_enter_common_input(a, b, err));
-    EXF_TRY(exf_layer_sums_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
-                                                a->scratch + (size_t)b->worker * a->scratch_each, err));
-    bare_tokens t = {.n = b->n_tokens, .top_k = b->top_k, .d_model = b->d_model,
-                     .renormalises = a->options.bare_router == EXF_BARE_RENORMALISED, .row = b->row,
-                     .logits = b->router_logits, .outputs = b->outputs};
-    if (a->options.bare_router) rc = add_bare(s, &t, err);
-out:
-    return rc;
-}
-
 /* ---- in GPU memory ---------------------------------------------------------------------------------- */
 
-/* Queues the terms of part i of common input; where the CPU checks its first unit, a call of its own adds that unit, which
- * changes no bit. */
-static void add_common(exf_device_sums *s, const exf_common_input_block *b, int i, exf_common_input_call c)
-{
-    exf_checked_part *part = exf_cross_check_next_common(&s->check, b, i);
-    exf_common_input_call unit = c;
-    if (part) {
-        unit.n_tokens = part->n_tokens;
-        exf_cross_check_before_common(&s->check, part, b->q, s->sums, &unit);
-        s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &unit);
-        exf_cross_check_after(&s->check, part, b->q, s->sums);
-        c.first += unit.n_tokens;
-        c.n_tokens -= unit.n_tokens;
-        c.row += unit.n_tokens;
-    }
-    if (c.n_tokens) s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &c);
-}
-
+/* Where the CPU checks the first unit of a part, a call of its own adds that unit, which changes no bit. */
 void exf_device_sums_add_common_input(exf_device_sums *s, const exf_common_input_block *b)
 {
     exf_gram_call g = {.n_experts = b->n_experts, .d_model = b->d_model, .n_products = b->n_tokens,
@@ -107,9 +74,19 @@ void exf_device_sums_add_common_input(exf_device_sums *s, const exf_common_input
     for (int i = 0; i < b->n_parts; i++) {
         const exf_common_input_part *p = &b->part[i];
         exf_common_input_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting,
-                                   .row = b->device_row + p->first, .row_offset = (int64_t)b->row_offset};
+                                   .row = b->device_row + p->first, .row_offset = (int64_t)b->row_offset}, unit = c;
         if (s->sequences) exf_device_sums_enter_sequence(s, b->q, p->sequence);
-        add_common(s, b, i, c);
+        exf_checked_part *part = exf_cross_check_next_common(&s->check, b, i);
+        if (part) {
+            unit.n_tokens = part->n_tokens;
+            exf_cross_check_before_common(&s->check, part, b->q, s->sums, &unit);
+            s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &unit);
+            exf_cross_check_after(&s->check, part, b->q, s->sums);
+            c.first += unit.n_tokens;
+            c.n_tokens -= unit.n_tokens;
+            c.row += unit.n_tokens;
+        }
+        if (c.n_tokens) s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &c);
         if (p->ends && s->sequences) exf_device_sums_close_sequence(s, b->q, p->sequence);
     }
 }
@@ -188,8 +165,20 @@ exf_code exf_common_input_check_layer(const exf_layer_read *read, const exf_laye
 
 exf_code exf_common_input_add_block(exf_accumulator *a, const exf_common_input_block *b, exf_err *err)
 {
-    if (!b->q) return add_on_host(a, b, err);
-    exf_device_sums_add_common_input(&a->device, b);
-    if (!a->options.bare_router) return EXF_OK;
-    return add_bare_on_device(&a->sums[0], a->device.b, b, b->top_k, a->options.bare_router == EXF_BARE_RENORMALISED, err);
+    const exf_layer_statistics *s = &a->sums[b->worker];
+    exf_layer_sums m = exf_layer_sums_of(s);
+    int renormalises = a->options.bare_router == EXF_BARE_RENORMALISED;
+    const bare_tokens t = {.n = b->n_tokens, .top_k = b->top_k, .d_model = b->d_model, .renormalises = renormalises, .row = b->row,
+                           .logits = b->router_logits, .outputs = b->outputs};
+    exf_code rc = EXF_OK;
+    if (b->q) {
+        exf_device_sums_add_common_input(&a->device, b);
+        return a->options.bare_router ? add_bare_on_device(s, a->device.b, b, b->top_k, renormalises, err) : EXF_OK;
+    }
+    EXF_TRY(exf_sequences_enter_common_input(a, b, err));
+    EXF_TRY(exf_layer_sums_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
+                                                a->scratch + (size_t)b->worker * a->scratch_each, err));
+    if (a->options.bare_router) rc = add_bare(s, &t, err);
+out:
+    return rc;
 }

@@ -1,5 +1,5 @@
-/* chapter_norm_head.c - the sums of a layer's norm head (accumulate/norm_sums.h), slot by slot; norm_directions.c finds what they
- * are over. */
+/* chapter_norm_head.c - the sums of a layer's norm head (accumulate/norm_sums.h), slot by slot; chapter_norm_directions.c finds
+ * what they are over. */
 #include "accumulate/accumulate_internal.h"
 
 #include "base/mem.h"

@@ -15,25 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_LOCKS = 64 };
-
-struct exf_vector_accumulator {
-    exf_run_shape shape;
-    const exf_accumulate_options *options;
-    const exf_sequence_list *sequences;
-    exf_sampler sampler; /* empty without lowrank */
-    int32_t *index;      /* [E, E] number of a pair in sums, -1: it has no vectors */
-    exf_vector_sums sums;
-    exf_pair_block *block; /* [n_workers] */
-    exf_pair_buffers *buffers;   /* [n_workers, n_helpers] */
-    int n_workers, n_helpers;
-    pthread_mutex_t lock[N_LOCKS]; /* each guards the sums of many pairs */
-    exf_ranks *ranks;             /* NULL: one process */
-    exf_device_samples samples;   /* on a device, with lowrank */
-    exf_device_vectors device;    /* on a device */
-    int is_last;                  /* 1: no layer comes after the present one */
-};
-
 /* Returns how many samples a layer has at most. */
 static size_t most_samples(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
@@ -51,7 +32,7 @@ exf_code exf_vectors_begin_pass(exf_accumulator *a, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_mem_new(&a->vectors, 1, sizeof *a->vectors, "vector sums", err));
     m = a->vectors;
-    for (int i = 0; i < N_LOCKS; i++) pthread_mutex_init(&m->lock[i], NULL);
+    for (int i = 0; i < EXF_VECTOR_LOCKS; i++) pthread_mutex_init(&m->lock[i], NULL);
     m->shape = *shape;
     m->options = o;
     m->sequences = &a->sequences;
@@ -85,7 +66,7 @@ void exf_vectors_end_pass(exf_accumulator *a)
     }
     exf_mem_free(m->block);
     exf_mem_free(m->buffers);
-    for (int i = 0; i < N_LOCKS; i++) pthread_mutex_destroy(&m->lock[i]);
+    for (int i = 0; i < EXF_VECTOR_LOCKS; i++) pthread_mutex_destroy(&m->lock[i]);
     exf_device_samples_free(&m->samples);
     exf_device_vectors_free(&m->device);
     exf_sampler_free(&m->sampler);
@@ -294,7 +275,7 @@ static exf_code add_on_host(exf_vector_accumulator *m, const exf_moe_block *b, e
         exf_pair_buffers *own = buffers + (m->n_helpers > 1 ? omp_get_thread_num() : 0);
         exf_err e;
         if (exf_loop_takes(&loop, p) &&
-            exf_pair_block_add(sorted, own, b, (int64_t)p, &m->sums, &m->lock[p % N_LOCKS], &e) != EXF_OK)
+            exf_pair_block_add(sorted, own, b, (int64_t)p, &m->sums, &m->lock[p % EXF_VECTOR_LOCKS], &e) != EXF_OK)
             exf_loop_fail(&loop, p, &e);
     }
     rc = exf_loop_end(&loop, err);
@@ -321,16 +302,4 @@ exf_code exf_vectors_end_layer(exf_accumulator *a, int layer, exf_err *err)
     exf_code rc = m->device.b ? exf_device_vectors_take(&m->device, &m->sums, err) : EXF_OK;
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     return rc;
-}
-
-int exf_vector_accumulator_adds_ranks(const exf_vector_accumulator *m)
-{
-    return m->device.ranks != NULL;
-}
-
-exf_vector_sums exf_vector_accumulator_take(exf_vector_accumulator *m)
-{
-    exf_vector_sums sums = m->sums;
-    m->sums = (exf_vector_sums){.n_pairs = 0};
-    return sums;
 }

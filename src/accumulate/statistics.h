@@ -141,7 +141,7 @@ typedef struct {
     exf_h5 *h;
     exf_run_shape shape;
     int has[EXF_PART_BARE]; /* 1: the file has the part's arrays */
-    exf_provenance late; /* facts that are written at the end */
+    exf_provenance late; /* facts that are written at the end, to which the owner may add */
     int n_layers, n_hashed;
     struct exf_hashed_layer {
         int32_t number;
@@ -164,12 +164,8 @@ typedef struct {
 exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head,
                               exf_err *err) EXF_CHECKED;
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-/* Writes a layer's vector sums, once per layer after its other sums (vector_sums.h). */
-exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, const exf_vector_sums *v, exf_err *err) EXF_CHECKED;
 /* Says that all of a layer is written; its bytes are hashed for the digest of the commit as soon as those before it are. */
 exf_code exf_statistics_layer_done(exf_statistics_writer *w, int layer_number, exf_err *err) EXF_CHECKED;
-/* Adds facts to the provenance. */
-exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Moves the file into place.  digest: gets that of the file's payload, for which every layer must be done; may be NULL.  Ends w,
  * also on failure. */
 exf_code exf_statistics_commit(exf_statistics_writer *w, char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;

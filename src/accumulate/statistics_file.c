@@ -110,8 +110,8 @@ out:
 
 /* ---- writing ------------------------------------------------------------ */
 
-/* Facts that a calibration knows only after its pass are written last, by merging too, so that the file's bytes are the same whoever
- * writes it. */
+/* Facts that a calibration knows only after its pass are written last, by merging too, so that the file's bytes are the same
+ * whoever writes it. */
 exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head,
                               exf_err *err)
 {
@@ -142,16 +142,6 @@ out:
     exf_provenance_free(&first);
     if (rc != EXF_OK) exf_statistics_abort(w);
     return rc;
-}
-
-exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer, const exf_vector_sums *v, exf_err *err)
-{
-    return exf_vector_sums_write(v, w->h, layer, err);
-}
-
-exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance *p, exf_err *err)
-{
-    return exf_provenance_copy(&w->late, p, err);
 }
 
 exf_code exf_statistics_commit(exf_statistics_writer *w, char digest[EXF_SHA256_HEX], exf_err *err)

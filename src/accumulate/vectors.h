@@ -149,4 +149,25 @@ exf_code exf_device_vectors_add_peers(exf_device_vectors *s, size_t pairs, exf_e
  * which nobody may have open then. */
 exf_code exf_device_vectors_release(exf_device_vectors *s, exf_err *err) EXF_CHECKED;
 void exf_device_vectors_close_peers(exf_device_vectors *s);
+
+/* ---- chapter_vectors.c ----------------------------------------------------------------------------------- */
+
+enum { EXF_VECTOR_LOCKS = 64 };
+
+struct exf_vector_accumulator {
+    exf_run_shape shape;
+    const exf_accumulate_options *options;
+    const exf_sequence_list *sequences;
+    exf_sampler sampler; /* empty without lowrank */
+    int32_t *index;      /* [E, E] number of a pair in sums, -1: it has no vectors */
+    exf_vector_sums sums;
+    exf_pair_block *block; /* [n_workers] */
+    exf_pair_buffers *buffers;   /* [n_workers, n_helpers] */
+    int n_workers, n_helpers;
+    pthread_mutex_t lock[EXF_VECTOR_LOCKS]; /* each guards the sums of many pairs */
+    exf_ranks *ranks;             /* NULL: one process */
+    exf_device_samples samples;   /* on a device, with lowrank */
+    exf_device_vectors device;    /* on a device */
+    int is_last;                  /* 1: no layer comes after the present one */
+};
 #endif

@@ -197,7 +197,7 @@ static exf_code write_sums(exf_err *err)
     for (int i = 0; i < 2 * R * H; i++) v.zu[i] = -i, v.zv[i] = 7 * i;
     EXF_TRY(exf_statistics_start(&w, exf_scratch("s.h5"), 1, &head, err));
     for (int l = 0; l < L; l++) EXF_TRY(exf_statistics_put(&w, numbers[l], &s, err));
-    EXF_TRY(exf_statistics_put_vectors(&w, numbers[1], &v, err));
+    EXF_TRY(exf_vector_sums_write(&v, w.h, numbers[1], err));
     rc = exf_statistics_commit(&w, NULL, err);
 out:
     exf_statistics_abort(&w);

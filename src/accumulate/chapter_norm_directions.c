@@ -1,6 +1,6 @@
-/* norm_directions.c - the inputs of a sample of a layer's tokens, and their principal directions: what the sums of a norm
+/* chapter_norm_directions.c - the inputs of a sample of a layer's tokens, and their principal directions: what the sums of a norm
  * head are over (accumulate/norm_sums.h). */
-#include "accumulate/norm_directions.h"
+#include "accumulate/chapter.h"
 
 #include "base/mem.h"
 #include "base/parallel.h"
