@@ -22,28 +22,19 @@ static double find_probability(double t, int df)
     return df % 2 ? 2 / PI * (theta + s * sum) : s * sum;
 }
 
-/* Returns the density of T, whose factor in front of (1 + t^2 / df)^(-(df + 1) / 2) is of gamma functions. */
-static double find_density(double t, int df)
-{
-    double factor = exp(lgamma((df + 1) / 2.0) - lgamma(df / 2.0)) / sqrt(df * PI);
-    return factor * pow(1 + t * t / df, -(df + 1) / 2.0);
-}
-
-/* Returns the quantile as the expansion in 1 / df about the normal one (Abramowitz and Stegun, 26.7.5). */
-static double expand_quantile(double df)
-{
-    double x = NORMAL_QUANTILE, x2 = x * x;
-    double g1 = x * (x2 + 1) / 4, g2 = x * ((5 * x2 + 16) * x2 + 3) / 96, g3 = x * (((3 * x2 + 19) * x2 + 17) * x2 - 15) / 384,
-           g4 = x * ((((79 * x2 + 776) * x2 + 1482) * x2 - 1920) * x2 - 945) / 92160;
-    return x + (g1 + (g2 + (g3 + g4 / df) / df) / df) / df;
-}
-
 double exf_student_quantile(uint64_t df)
 {
-    if (df >= SERIES_FROM) return expand_quantile((double)df);
-    double t = NORMAL_QUANTILE; /* below the quantile, where the probability is concave: Newton's steps rise to it */
+    double x = NORMAL_QUANTILE, n = (double)df;
+    if (df >= SERIES_FROM) { /* the expansion in 1 / df about the normal quantile (Abramowitz and Stegun, 26.7.5) */
+        double x2 = x * x;
+        double g1 = x * (x2 + 1) / 4, g2 = x * ((5 * x2 + 16) * x2 + 3) / 96, g3 = x * (((3 * x2 + 19) * x2 + 17) * x2 - 15) / 384,
+               g4 = x * ((((79 * x2 + 776) * x2 + 1482) * x2 - 1920) * x2 - 945) / 92160;
+        return x + (g1 + (g2 + (g3 + g4 / n) / n) / n) / n;
+    }
+    double factor = exp(lgamma((n + 1) / 2.0) - lgamma(n / 2.0)) / sqrt(n * PI); /* of the density of T */
+    double t = x; /* below the quantile, where the probability is concave: Newton's steps rise to it */
     for (int i = 0; i < NEWTON_STEPS; i++) {
-        double step = (0.95 - find_probability(t, (int)df)) / (2 * find_density(t, (int)df));
+        double step = (0.95 - find_probability(t, (int)df)) / (2 * (factor * pow(1 + t * t / n, -(n + 1) / 2.0)));
         t += step;
         if (fabs(step) <= 1e-14 * t) break;
     }

@@ -48,19 +48,6 @@ static void add_variant(sweep *s, const char *fmt, ...)
                          : exf_variant_parse_on(s->runtime, &s->list[s->n++], text, s->err);
 }
 
-/* Adds the budgets per token that the tables hold; a variant's number is an integer. */
-static void add_budgets(sweep *s, const exf_tables *t)
-{
-    for (int i = 0; i < t->n_budgets && s->n < MOST; i++) {
-        const exf_budget *b = &t->budget[i];
-        if (b->budget != floor(b->budget) || strcmp(b->rule, exf_budget_rules[EXF_RULE_SKIP]) == 0) continue; /* a baseline's */
-        if (strcmp(b->rule, exf_budget_rules[EXF_RULE_TOP_P]) == 0)
-            add_variant(s, "P%d:budget=topp", (int)b->budget);
-        else
-            add_variant(s, "P%d:budget=token,sensitivity=%s", (int)b->budget, b->rule);
-    }
-}
-
 static const int eighths[] = {6, 4, 3, 2, 1};
 
 /* Adds what the public runtimes of a family run of the swept P and D; a static pool where the tables have it by norm. */
@@ -98,7 +85,12 @@ exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architect
         add_variant(&s, "P%d", p);
         if (joint) add_variant(&s, "P%d:projector=joint", p);
     }
-    if (joint) add_budgets(&s, t);
+    for (int i = 0; joint && i < t->n_budgets && s.n < MOST; i++) { /* of which a variant's number is an integer */
+        const exf_budget *b = &t->budget[i];
+        if (b->budget != floor(b->budget) || strcmp(b->rule, exf_budget_rules[EXF_RULE_SKIP]) == 0) continue; /* a baseline's */
+        if (strcmp(b->rule, exf_budget_rules[EXF_RULE_TOP_P]) == 0) add_variant(&s, "P%d:budget=topp", (int)b->budget);
+        else add_variant(&s, "P%d:budget=token,sensitivity=%s", (int)b->budget, b->rule);
+    }
     for (size_t i = 0; i < sizeof eighths / sizeof *eighths; i++) {
         int d = a->n_experts * eighths[i] / 8;
         if (d < a->top_k) continue;
@@ -139,28 +131,23 @@ static exf_row_kind kind_of(const exf_variant *v)
     return v->decode == EXF_DECODE_NONE ? EXF_ROW_PREFILL : EXF_ROW_BOTH;
 }
 
-/* Returns 1 if both fold alike in this model.  Which experts without routes compete for a pool makes no difference where the pool
- * constrains, and hash layers none where there are none. */
-static int fold_alike(const exf_variant *x, const exf_variant *y, const exf_architecture *a)
-{
-    exf_variant like;
-    int has_hash_layers = 0;
-    memcpy(&like, y, sizeof like);
-    like.decode_options.candidates = x->decode_options.candidates;
-    for (int l = 0; l < a->n_layers; l++) has_hash_layers |= (a->traits[l] & EXF_T_HASHED) != 0;
-    if (!has_hash_layers) like.folds_hashed = x->folds_hashed;
-    return exf_variant_equal(x, &like);
-}
-
-/* Lists the public runtimes that serve the model and run the row. */
+/* Lists the public runtimes that serve the model and run the row.  One runs it as it is if both fold alike in this model: which
+ * experts without routes compete for a pool makes no difference where the pool constrains, and hash layers none where there are
+ * none. */
 static void find_servers(exf_row *row, const exf_variant *v, const exf_judged *of)
 {
     const exf_runtime *r;
     exf_variant theirs;
-    for (size_t i = 0; (r = exf_runtime_at(i)) && row->n_servers < EXF_SERVERS; i++)
-        if (r->target && exf_runtime_serves(r, of->family, of->a, NULL) == EXF_OK &&
-            exf_variant_parse_on(r, &theirs, v->name, NULL) == EXF_OK && exf_runtime_check(r, &theirs, of->a, NULL) == EXF_OK)
-            row->server[row->n_servers++] = (exf_server){r, !fold_alike(v, &theirs, of->a)};
+    int has_hash_layers = 0;
+    for (int l = 0; l < of->a->n_layers; l++) has_hash_layers |= (of->a->traits[l] & EXF_T_HASHED) != 0;
+    for (size_t i = 0; (r = exf_runtime_at(i)) && row->n_servers < EXF_SERVERS; i++) {
+        if (!r->target || exf_runtime_serves(r, of->family, of->a, NULL) != EXF_OK ||
+            exf_variant_parse_on(r, &theirs, v->name, NULL) != EXF_OK || exf_runtime_check(r, &theirs, of->a, NULL) != EXF_OK)
+            continue;
+        theirs.decode_options.candidates = v->decode_options.candidates;
+        if (!has_hash_layers) theirs.folds_hashed = v->folds_hashed;
+        row->server[row->n_servers++] = (exf_server){r, !exf_variant_equal(v, &theirs)};
+    }
     r = exf_runtime_find("exfold");
     row->in_plugin = (!of->runtime || of->runtime == r) && exf_runtime_serves(r, of->family, of->a, NULL) == EXF_OK &&
                      exf_runtime_check(r, v, of->a, NULL) == EXF_OK;
@@ -271,18 +258,6 @@ int exf_row_is_served(const exf_row *row, const exf_runtime *runtime)
     for (int i = 0; i < row->n_servers; i++)
         if (!row->server[i].by_its_own && (!runtime || row->server[i].runtime == runtime)) return 1;
     return 0;
-}
-
-double exf_worst_layer(int *layer, const exf_validation *v, const exf_row *row, size_t i)
-{
-    double worst = 0;
-    for (int l = 0; row[i].twin && v->variant[i].layer && l < v->n_layers; l++) {
-        double plain = v->variant[row[i].twin].layer[l].output_error, times = v->variant[i].layer[l].output_error / plain;
-        if (!(plain > 0) || !(times > worst)) continue;
-        worst = times;
-        *layer = l;
-    }
-    return worst;
 }
 
 size_t exf_worst_domain(const exf_validation *v, size_t i)

@@ -89,12 +89,6 @@ int exf_row_gains_nothing(const exf_judged *of, const exf_row *row, size_t i);
 /* Returns 1 if the runtime (NULL: some public runtime; "exfold": our plugin) runs the row as it is. */
 int exf_row_is_served(const exf_row *row, const exf_runtime *runtime);
 
-/* Finds the layer in which row i's output error is most above its twin's: returns the factor, 0 without a twin; *layer: its
- * index. */
-double exf_worst_layer(int *layer, const exf_validation *v, const exf_row *row, size_t i);
-/* An output error of a layer from this many times the twin's on is told. */
-#define EXF_WORSE_LAYER 1.5
-
 /* Returns the domain in which row i has the largest mean KL. */
 size_t exf_worst_domain(const exf_validation *v, size_t i);
 

@@ -1,43 +1,26 @@
 /* gates.c - quality gates: what a limit says, whom it is for, and who is above it. */
 #include "validate/gates.h"
 
+#include "base/names.h"
 #include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const char *const metric_names[] = {
-#define X(name, value) #name,
-    EXF_METRICS(X)
-#undef X
-    NULL,
-};
-
-static double metric_of(const exf_variant_result *r, const char *name)
-{
-#define X(metric, value) \
-    if (strcmp(name, #metric) == 0) return value;
-    EXF_METRICS(X)
-#undef X
-    return 0;
-}
+enum { METRICS = 9 };
+/* flips: the share of tokens whose most likely next token changed */
+static const char *const metrics[METRICS] = {"ppl",     "kl",     "kl_median", "kl_p90",      "kl_p99",
+                                             "kl_p999", "kl_max", "flips",     "output_error"};
 
 static exf_code refuse_metric(const char *text, const char *metric, exf_err *err)
 {
     exf_text list = {0};
-    for (int i = 0; metric_names[i]; i++) exf_text_appendf(&list, "%s%s", i ? ", " : "", metric_names[i]);
+    for (int i = 0; i < METRICS; i++) exf_text_appendf(&list, "%s%s", i ? ", " : "", metrics[i]);
     exf_code rc = exf_text_end(&list, err);
     if (rc == EXF_OK)
         rc = exf_fail(err, EXF_USAGE, "validate.fail_above: \"%s\": \"%s\" is no metric (known: %s)", text, metric, list.s);
     exf_text_free(&list);
     return rc;
-}
-
-static int is_metric(const char *word)
-{
-    for (int i = 0; metric_names[i]; i++)
-        if (strcmp(metric_names[i], word) == 0) return 1;
-    return 0;
 }
 
 /* Reads the text from its end, since a variant may contain ':' and '='. */
@@ -51,7 +34,7 @@ exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf
         return exf_fail(err, EXF_USAGE, "validate.fail_above: \"%.80s\", expected METRIC=LIMIT or VARIANT:METRIC=LIMIT", text);
     *equals = '\0';
     char *colon = strrchr(copy, ':'), *metric = colon ? colon + 1 : copy;
-    if (!is_metric(metric)) return refuse_metric(text, metric, err);
+    if (exf_name_place(metrics, METRICS, metric) == METRICS) return refuse_metric(text, metric, err);
     snprintf(g->metric, sizeof g->metric, "%s", metric);
     if (!colon) return EXF_OK;
     *colon = '\0';
@@ -90,7 +73,9 @@ exf_code exf_quality_gate_check(const exf_quality_gate *g, const exf_validation 
 {
     for (size_t i = 1; i < v->n_variants; i++) {
         const exf_variant_result *r = &v->variant[i];
-        double value = metric_of(r, g->metric);
+        const double values[METRICS] = {r->all.ppl,     r->all.kl_mean, r->all.kl_median, r->all.kl_p90,  r->all.kl_p99,
+                                        r->all.kl_p999, r->all.kl_max,  1 - r->all.top1,  r->output_error}; /* as metrics */
+        double value = values[exf_name_place(metrics, METRICS, g->metric)];
         if (r->role != EXF_LANE_ASKED || (g->variant[0] && !exf_variant_is_named(r->name, g->variant))) continue;
         if (r->constraint != EXF_CONSTRAINED) return refuse_row(g, v, r, err);
         if (!(value <= g->limit))

@@ -5,18 +5,6 @@
 #define EXF_VALIDATE_GATES_H
 #include "validate/validate.h"
 
-/* The metrics, X(name, value of a result `r`): flips is the share of tokens whose most likely next token changed. */
-#define EXF_METRICS(X)             \
-    X(ppl, r->all.ppl)             \
-    X(kl, r->all.kl_mean)          \
-    X(kl_median, r->all.kl_median) \
-    X(kl_p90, r->all.kl_p90)       \
-    X(kl_p99, r->all.kl_p99)       \
-    X(kl_p999, r->all.kl_p999)     \
-    X(kl_max, r->all.kl_max)       \
-    X(flips, 1 - r->all.top1)      \
-    X(output_error, r->output_error)
-
 typedef struct {
     char variant[EXF_VARIANT_NAME_LEN]; /* "": every variant */
     char metric[16];

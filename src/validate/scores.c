@@ -99,31 +99,19 @@ void *exf_scores_lane(exf_scores *s, size_t lane)
     return &s->lane[lane];
 }
 
-exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err)
-{
-    exf_code rc;
-    size_t n, rows = (size_t)exf_head_rows(&exf_backend_cpu);
-    EXF_TRY(exf_mem_new(&s->worker, (size_t)n_workers, sizeof *s->worker, "scores", err));
-    s->n_workers = n_workers;
-    EXF_TRY(exf_mem_mul(&n, rows, (size_t)s->vocab, "log-probabilities", err));
-    for (int i = 0; i < n_workers; i++) { /* not zeroed: a pass on a device never touches these pages */
-        EXF_TRY(exf_mem_raw(&s->worker[i].log_p, n, sizeof(float), "log-probabilities", err));
-        EXF_TRY(exf_mem_raw(&s->worker[i].p, n, sizeof(float), "log-probabilities", err));
-        EXF_TRY(exf_mem_raw(&s->worker[i].top, rows, sizeof(int), "log-probabilities", err));
-    }
-out:
-    return rc;
-}
-
-/* Moves all lanes' arrays, which are zero, to pinned memory. */
-static exf_code pin_lanes(exf_scores *s, exf_err *err)
+/* Allocates the block in device memory, and moves all lanes' arrays, which are zero, to pinned memory. */
+static exf_code open_device(exf_scores *s, const exf_backend *b, exf_err *err)
 {
     device_block *d = &s->device;
-    size_t n = s->batch->n_tokens, bytes;
+    size_t n = s->batch->n_tokens, cells, bytes, rows = (size_t)exf_head_rows(b);
     exf_code rc;
+    d->b = b;
+    EXF_TRY(exf_mem_mul(&cells, rows, (size_t)s->vocab, "log-probabilities", err));
+    EXF_TRY(b->alloc(&d->log_p, cells, sizeof(float), "log-probabilities", err));
+    EXF_TRY(b->alloc(&d->top, rows, sizeof *d->top, "scores", err));
     EXF_TRY(exf_mem_mul(&bytes, n, 2 * sizeof(float) + 1, "scores", err));
     EXF_TRY(exf_mem_mul(&bytes, bytes, s->n_lanes, "scores", err));
-    EXF_TRY(d->b->gpu->alloc_staging(&d->pinned, bytes, "scores", err));
+    EXF_TRY(b->gpu->alloc_staging(&d->pinned, bytes, "scores", err));
     float *numbers = d->pinned;
     unsigned char *same = (unsigned char *)(numbers + 2 * s->n_lanes * n);
     for (size_t i = 0; i < s->n_lanes; i++) {
@@ -138,16 +126,19 @@ out:
     return rc;
 }
 
-exf_code exf_scores_device_open(exf_scores *s, const exf_backend *b, exf_err *err)
+exf_code exf_scores_begin(exf_scores *s, int n_workers, const exf_backend *gpu, exf_err *err)
 {
-    device_block *d = &s->device;
-    size_t n, rows = (size_t)exf_head_rows(b);
     exf_code rc;
-    d->b = b;
+    size_t n, rows = (size_t)exf_head_rows(&exf_backend_cpu);
+    EXF_TRY(exf_mem_new(&s->worker, (size_t)n_workers, sizeof *s->worker, "scores", err));
+    s->n_workers = n_workers;
     EXF_TRY(exf_mem_mul(&n, rows, (size_t)s->vocab, "log-probabilities", err));
-    EXF_TRY(b->alloc(&d->log_p, n, sizeof(float), "log-probabilities", err));
-    EXF_TRY(b->alloc(&d->top, rows, sizeof *d->top, "scores", err));
-    rc = pin_lanes(s, err);
+    for (int i = 0; i < n_workers; i++) { /* not zeroed: a pass on a device never touches these pages */
+        EXF_TRY(exf_mem_raw(&s->worker[i].log_p, n, sizeof(float), "log-probabilities", err));
+        EXF_TRY(exf_mem_raw(&s->worker[i].p, n, sizeof(float), "log-probabilities", err));
+        EXF_TRY(exf_mem_raw(&s->worker[i].top, rows, sizeof(int), "log-probabilities", err));
+    }
+    if (gpu) EXF_TRY(open_device(s, gpu, err));
 out:
     return rc;
 }
@@ -173,26 +164,21 @@ exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err)
 {
     lane_scores *l = lane;
     const exf_batch *batch = l->all->batch;
-    size_t end = batch->span[b->sequence].offset + (size_t)batch->span[b->sequence].n_tokens;
-    (void)err;
-    for (int i = 0; i < b->n_tokens; i++) {
-        size_t row = b->row + (size_t)i;
-        if (row + 1 < end)
-            score_row(l, &l->all->worker[b->worker], i, b->logits + (size_t)i * (size_t)b->vocab, row, batch->ids[row + 1]);
-    }
-    return EXF_OK;
-}
-
-/* Queues the scores of the block's rows. */
-void exf_scores_device_logits(void *lane, const exf_logits_block *b)
-{
-    const lane_scores *l = lane;
     const device_block *d = &l->all->device;
-    const exf_span *span = &l->all->batch->span[b->sequence];
-    size_t left = span->offset + (size_t)span->n_tokens - 1 - b->row, n = left < (size_t)b->n_tokens ? left : (size_t)b->n_tokens;
-    exf_score_call c = {.logits = b->logits, .next = b->next, .n_rows = (int)n, .n = b->vocab, .first = l->number == 0,
-                        .log_p = d->log_p, .top = d->top, .nll = l->nll + b->row, .kl = l->kl + b->row, .same = l->same + b->row};
-    d->b->gpu->score_rows(b->q, &c);
+    size_t end = batch->span[b->sequence].offset + (size_t)batch->span[b->sequence].n_tokens, left = end - 1 - b->row;
+    int n = left < (size_t)b->n_tokens ? (int)left : b->n_tokens; /* the sequence's last row has no next token */
+    (void)err;
+    if (b->q) {
+        exf_score_call c = {.logits = b->logits, .next = b->next, .n_rows = n, .n = b->vocab, .first = l->number == 0,
+                            .log_p = d->log_p, .top = d->top, .nll = l->nll + b->row, .kl = l->kl + b->row,
+                            .same = l->same + b->row};
+        d->b->gpu->score_rows(b->q, &c);
+        return EXF_OK;
+    }
+    for (int i = 0; i < n; i++)
+        score_row(l, &l->all->worker[b->worker], i, b->logits + (size_t)i * (size_t)b->vocab, b->row + (size_t)i,
+                  batch->ids[b->row + (size_t)i + 1]);
+    return EXF_OK;
 }
 
 /* ---- of several ranks ------------------------------------------------------------------ */
@@ -268,18 +254,6 @@ static exf_code add_sequence(totals *t, const lane_scores *l, size_t sequence, e
     return EXF_OK;
 }
 
-static void fill_quality(exf_quality *out, totals *t)
-{
-    double n = (double)t->n;
-    qsort(t->kls, t->n, sizeof *t->kls, rising);
-    *out = (exf_quality){
-        .tokens = t->n, .ppl = exp(t->nll / n), .kl_mean = t->kl / n, .ppl_se = NAN, .kl_se = NAN,
-        .kl_median = find_quantile(t->kls, t->n, 0.5), .kl_p90 = find_quantile(t->kls, t->n, 0.9),
-        .kl_p99 = find_quantile(t->kls, t->n, 0.99), .kl_p999 = find_quantile(t->kls, t->n, 0.999),
-        .kl_max = find_quantile(t->kls, t->n, 1), .top1 = (double)t->same / n,
-    };
-}
-
 exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, int which, exf_quality *out, exf_err *err)
 {
     totals t = {.n = 0};
@@ -288,11 +262,19 @@ exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, 
     EXF_TRY(exf_mem_new(&t.kls, s->batch->n_tokens, sizeof *t.kls, "sorted scores", err));
     for (size_t i = 0; i < s->batch->n_sequences; i++)
         if (!group || which < 0 || group[i] == which) EXF_TRY(add_sequence(&t, &s->lane[lane], i, err));
-    if (t.n) fill_quality(out, &t);
+    double n = (double)t.n;
+    qsort(t.kls, t.n, sizeof *t.kls, rising);
+    if (t.n)
+        *out = (exf_quality){
+            .tokens = t.n, .ppl = exp(t.nll / n), .kl_mean = t.kl / n, .ppl_se = NAN, .kl_se = NAN,
+            .kl_median = find_quantile(t.kls, t.n, 0.5), .kl_p90 = find_quantile(t.kls, t.n, 0.9),
+            .kl_p99 = find_quantile(t.kls, t.n, 0.99), .kl_p999 = find_quantile(t.kls, t.n, 0.999),
+            .kl_max = find_quantile(t.kls, t.n, 1), .top1 = (double)t.same / n,
+        };
     if (!isfinite(out->ppl))
         rc = exf_fail(err, EXF_NUMERIC,
                       "the mean negative log-likelihood of the next token is %g: no perplexity can be told of that",
-                      t.nll / (double)t.n);
+                      t.nll / n);
 out:
     exf_mem_free(t.kls);
     return rc;
@@ -318,34 +300,36 @@ uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, in
 
 /* ---- errors of layers ---------------------------------------------------------------------- */
 
-exf_code exf_layer_errors_begin(exf_layer_errors *e, int n_layers, int n_workers, exf_err *err)
+exf_code exf_layer_errors_begin(exf_layer_errors *e, int n_layers, int n_workers, const exf_backend *gpu, exf_err *err)
 {
     exf_code rc;
     size_t n = (size_t)n_layers * (size_t)n_workers;
-    *e = (exf_layer_errors){.n_layers = n_layers, .n_workers = n_workers};
+    *e = (exf_layer_errors){.n_layers = n_layers, .n_workers = n_workers, .device = gpu};
     EXF_TRY(exf_mem_new(&e->error_sq, n, sizeof *e->error_sq, "layer errors", err));
     EXF_TRY(exf_mem_new(&e->norm_sq, n, sizeof *e->norm_sq, "layer errors", err));
+    if (gpu) EXF_TRY(gpu->alloc(&e->sums, 1, sizeof *e->sums, "layer errors", err));
+    if (gpu) EXF_TRY(gpu->gpu->alloc_staging((void *)&e->fetched, sizeof *e->fetched, "layer errors", err));
 out:
     return rc;
 }
 
-/* Adds up the squared error and the squared norm of a token's output. */
-static void sum_squares(const float *y, const float *z, int n, double *error_sq, double *norm_sq)
-{
-    *error_sq = *norm_sq = 0;
-    for (int i = 0; i < n; i++) {
-        double d = (double)z[i] - (double)y[i];
-        *error_sq += d * d;
-        *norm_sq += (double)y[i] * (double)y[i];
-    }
-}
-
 exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err)
 {
-    size_t at = (size_t)b->worker * (size_t)e->n_layers + (size_t)b->moe_index, h = (size_t)b->d_model;
+    size_t at = (size_t)b->worker * (size_t)e->n_layers + (size_t)b->moe_index;
+    if (b->q) {
+        if (!e->q) e->device->zero(b->q, e->sums, sizeof *e->sums);
+        e->q = b->q;
+        e->device->gpu->output_errors(b->q, e->sums, b->original, b->rewritten, b->n_tokens, b->d_model);
+        return EXF_OK;
+    }
     for (int t = 0; t < b->n_tokens; t++) {
-        double error_sq, norm_sq;
-        sum_squares(b->original + (size_t)t * h, b->rewritten + (size_t)t * h, b->d_model, &error_sq, &norm_sq);
+        const float *y = b->original + (size_t)t * (size_t)b->d_model, *z = b->rewritten + (size_t)t * (size_t)b->d_model;
+        double error_sq = 0, norm_sq = 0;
+        for (int i = 0; i < b->d_model; i++) {
+            double d = (double)z[i] - (double)y[i];
+            error_sq += d * d;
+            norm_sq += (double)y[i] * (double)y[i];
+        }
         if (!exf_exact_fits(error_sq) || !exf_exact_fits(norm_sq))
             return exf_fail(
                 err, EXF_NUMERIC,
@@ -357,37 +341,17 @@ exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf
     return EXF_OK;
 }
 
-exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b, exf_err *err)
+exf_code exf_layer_errors_at(exf_layer_errors *e, const exf_moment *m, exf_err *err)
 {
-    e->device = b;
-    exf_code rc = b->alloc(&e->sums, 1, sizeof *e->sums, "layer errors", err);
-    return rc != EXF_OK ? rc : b->gpu->alloc_staging((void *)&e->fetched, sizeof *e->fetched, "layer errors", err);
-}
-
-exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err)
-{
-    (void)err;
-    if (!e->q) e->device->zero(b->q, e->sums, sizeof *e->sums);
-    e->q = b->q;
-    e->device->gpu->output_errors(b->q, e->sums, b->original, b->rewritten, b->n_tokens, b->d_model);
-    return EXF_OK;
-}
-
-void exf_layer_errors_device_end(const exf_layer_errors *e)
-{
-    if (e->q) e->device->gpu->carry(e->q, e->fetched, e->sums, sizeof *e->sums);
-}
-
-exf_code exf_layer_errors_device_read(exf_layer_errors *e, int layer, int moe_index, exf_err *err)
-{
-    if (!e->q) return EXF_OK;
+    if (e->q && m->at == EXF_AT_LAYER_END) e->device->gpu->carry(e->q, e->fetched, e->sums, sizeof *e->sums);
+    if (!e->q || m->at != EXF_AT_LAYER_DONE) return EXF_OK;
     exf_output_errors sums = *e->fetched;
     e->q = NULL;
     if (sums.out_of_range)
         return exf_fail(err, EXF_NUMERIC,
-                        "layer %d: the squared outputs or errors of %llu tokens are outside the range of the sums", layer,
+                        "layer %d: the squared outputs or errors of %llu tokens are outside the range of the sums", m->layer,
                         (unsigned long long)sums.out_of_range);
-    exf_output_errors_read(&sums, &e->error_sq[moe_index], &e->norm_sq[moe_index]);
+    exf_output_errors_read(&sums, &e->error_sq[m->moe_index], &e->norm_sq[m->moe_index]);
     return EXF_OK;
 }
 

@@ -26,12 +26,11 @@ typedef struct {
 typedef struct exf_scores exf_scores;
 
 exf_code exf_scores_new(exf_scores **out, const exf_batch *batch, size_t n_lanes, int vocab, exf_err *err) EXF_CHECKED;
-/* Implement a lane's observer: `begin`, `logits`, `device_open` and `device_logits`, with exf_scores_lane() as `self`. */
+/* Implement a lane's observer: `begin` (gpu NULL: the pass does not run on one), and `logits` with exf_scores_lane() as `self`; of
+ * logits in GPU memory the scores are there when b->q is done. */
 void *exf_scores_lane(exf_scores *s, size_t lane);
-exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err) EXF_CHECKED;
+exf_code exf_scores_begin(exf_scores *s, int n_workers, const exf_backend *gpu, exf_err *err) EXF_CHECKED;
 exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err) EXF_CHECKED;
-exf_code exf_scores_device_open(exf_scores *s, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
-void exf_scores_device_logits(void *lane, const exf_logits_block *b); /* the scores are there when b->q is done */
 /* Gives rank 0 the scores of all ranks, each of which scored a part of `whole`, in order: there they are of all of it. */
 exf_code exf_scores_gather(exf_scores *s, exf_ranks *ranks, const exf_batch *whole, exf_err *err) EXF_CHECKED;
 /* Sums a lane's scores over the sequences with group[i] == which, or over all if which is -1
@@ -58,14 +57,10 @@ typedef struct {
     exf_queue *q;                  /* queue that added to the sums; NULL: none yet */
 } exf_layer_errors;
 
-exf_code exf_layer_errors_begin(exf_layer_errors *e, int n_layers, int n_workers, exf_err *err) EXF_CHECKED;
-exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err) EXF_CHECKED;
-/* Do the same for outputs in GPU memory: device_open is called once, device_add for each block,
- * device_end after each layer to have its sums copied to the host, device_read when the queue is done. */
-exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b, exf_err *err) EXF_CHECKED;
-exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err) EXF_CHECKED;
-void exf_layer_errors_device_end(const exf_layer_errors *e);
-exf_code exf_layer_errors_device_read(exf_layer_errors *e, int layer, int moe_index, exf_err *err) EXF_CHECKED;
+exf_code exf_layer_errors_begin(exf_layer_errors *e, int n_layers, int n_workers, const exf_backend *gpu, exf_err *err) EXF_CHECKED;
+exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err) EXF_CHECKED; /* in host or GPU memory */
+/* Has a layer's sums in GPU memory copied to the host when the lane has run the layer, and reads them when all lanes have. */
+exf_code exf_layer_errors_at(exf_layer_errors *e, const exf_moment *m, exf_err *err) EXF_CHECKED;
 /* Add up the sums of the first n MoE layers over all workers; set them, for layers that a resumed pass does not run, or to
  * those of all ranks. */
 void exf_layer_errors_sums(const exf_layer_errors *e, int n, exf_exact *error_sq, exf_exact *norm_sq);

@@ -162,44 +162,30 @@ out:
 
 /* ---- observing ------------------------------------------------------------------------ */
 
-static exf_code begin_on_host(observed_lane *w, int n_workers, exf_err *err)
+static exf_code begin_lane(void *self, int n_workers, const exf_backend *gpu, exf_err *err)
 {
+    observed_lane *w = self;
     exf_code rc;
-    if (w->is_first) return exf_scores_begin(w->scores, n_workers, err);
-    EXF_TRY(exf_layer_errors_begin(&w->errors, w->n_layers, n_workers, err));
+    if (w->is_first) return exf_scores_begin(w->scores, n_workers, gpu, err);
+    EXF_TRY(exf_layer_errors_begin(&w->errors, w->n_layers, n_workers, gpu, err));
     if (w == &w->run->lane[w->run->n - 1]) EXF_TRY(read_record(w->run, err)); /* all lanes have begun */
 out:
     return rc;
 }
 
-static exf_code begin_lane(void *self, int n_workers, const exf_backend *gpu, exf_err *err)
-{
-    observed_lane *w = self;
-    exf_code rc = begin_on_host(w, n_workers, err);
-    if (rc != EXF_OK || !gpu) return rc;
-    return w->is_first ? exf_scores_device_open(w->scores, gpu, err) : exf_layer_errors_device_open(&w->errors, gpu, err);
-}
-
 static exf_code add_probe(void *self, const exf_probe_block *b, exf_err *err)
 {
-    exf_layer_errors *to = &((observed_lane *)self)->errors;
-    return b->q ? exf_layer_errors_device_add(to, b, err) : exf_layer_errors_add(to, b, err);
+    return exf_layer_errors_add(&((observed_lane *)self)->errors, b, err);
 }
 
 static exf_code score_logits(void *self, const exf_logits_block *b, exf_err *err)
 {
-    void *lane = ((observed_lane *)self)->score_lane;
-    if (!b->q) return exf_scores_logits(lane, b, err);
-    exf_scores_device_logits(lane, b);
-    return EXF_OK;
+    return exf_scores_logits(((observed_lane *)self)->score_lane, b, err);
 }
 
-/* Queues the copy of a layer's errors when the lane has run it, and reads it when all lanes have. */
 static exf_code read_errors(void *self, const exf_moment *m, exf_err *err)
 {
-    exf_layer_errors *errors = &((observed_lane *)self)->errors;
-    if (m->at == EXF_AT_LAYER_END) exf_layer_errors_device_end(errors);
-    return m->at == EXF_AT_LAYER_DONE ? exf_layer_errors_device_read(errors, m->layer, m->moe_index, err) : EXF_OK;
+    return exf_layer_errors_at(&((observed_lane *)self)->errors, m, err);
 }
 
 static exf_code open_lane(run *r, size_t i, exf_err *err)
@@ -296,14 +282,26 @@ out:
     return rc;
 }
 
-/* Gives rank 0 what the ranks have counted and scored, and the widths of all their steps. */
-static exf_code share_results(run *r, exf_step_widths *widths, exf_err *err)
+/* Sums of the widths of all decode steps of a schedule, and of their squares. */
+typedef struct {
+    uint64_t sum, squares;
+} step_widths;
+
+/* Gives rank 0 what the ranks have counted and scored, and the widths [n_schedules] of all their steps; widths are 0 at first. */
+static exf_code share_results(run *r, step_widths *widths, exf_err *err)
 {
     const exf_validate_job *job = r->job;
     exf_ranks *ranks = job->forward.ranks;
     record k = {.n = 0};
     exf_code rc;
-    for (int i = 0; i < job->n_schedules; i++) widths[i] = exf_step_widths_of(&job->schedule[i]);
+    for (int i = 0; i < job->n_schedules; i++) {
+        const exf_decode_schedule *s = &job->schedule[i];
+        for (size_t step = 0; step < s->n_steps; step++) {
+            uint64_t width = s->first[step + 1] - s->first[step];
+            widths[i].sum += width;
+            widths[i].squares += width * width;
+        }
+    }
     if (!ranks) return EXF_OK;
     exf_ranks_array both = {widths, (size_t)job->n_schedules * sizeof *widths / sizeof(uint64_t), EXF_RANKS_U64};
     EXF_TRY(exf_ranks_sum(ranks, &both, 1, err));
@@ -316,7 +314,7 @@ out:
 }
 
 /* Fills the figures of the decode batches of each size, and what they say of the lanes. */
-static exf_code judge_batches(exf_validation *out, const run *r, const exf_step_widths *widths, exf_err *err)
+static exf_code judge_batches(exf_validation *out, const run *r, const step_widths *widths, exf_err *err)
 {
     const exf_validate_job *job = r->job;
     int n_layers = job->model->arch.n_moe_layers;
@@ -341,7 +339,7 @@ out:
 }
 
 /* Fills the results of rank 0, which has all ranks' counts and scores. */
-static exf_code sum_results(exf_validation *out, const run *r, const exf_step_widths *widths, exf_err *err)
+static exf_code sum_results(exf_validation *out, const run *r, const step_widths *widths, exf_err *err)
 {
     const exf_validate_job *job = r->job;
     size_t *cluster_of = NULL;
@@ -366,7 +364,7 @@ out:
 exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err *err)
 {
     exf_code rc;
-    exf_step_widths *widths = NULL;
+    step_widths *widths = NULL;
     run r = {.job = job};
     memset(out, 0, sizeof *out);
     EXF_TRY(exf_mem_new(&widths, (size_t)job->n_schedules, sizeof *widths, "results", err));
@@ -429,57 +427,4 @@ uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers)
     }
     uint64_t sums = (uint64_t)whole_batch(job)->n_sequences * (job->n_lanes + 1) * 2 * sizeof(double);
     return folders + sums + exf_scores_memory(job->batch, job->n_lanes + 1, job->model->arch.vocab, n_workers);
-}
-
-static exf_code check_number(const char *path, const char *what, int64_t theirs, int64_t ours, exf_err *err)
-{
-    if (theirs == ours) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: tables of a model with %s %lld, this model has %lld", path, what, (long long)theirs,
-                    (long long)ours);
-}
-
-static exf_code check_sizes(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
-{
-    const char *family = exf_provenance_get(&t->provenance, "model.family"),
-               *layers = exf_provenance_get(&t->provenance, "model.layers");
-    int64_t n_layers;
-    exf_code rc;
-    EXF_TRY(check_number(path, "experts", t->shape.n_experts, m->arch.n_experts, err));
-    if (!t->shape.top_k) return EXF_OK; /* tables of others, which say nothing more of their model (tables_safetensors.c) */
-    EXF_TRY(check_number(path, "experts per token", t->shape.top_k, m->arch.top_k, err));
-    EXF_TRY(check_number(path, "hidden size", t->shape.d_model, m->arch.d_model, err));
-    if (layers && exf_parse_i64(layers, &n_layers)) EXF_TRY(check_number(path, "layers", n_layers, m->arch.n_layers, err));
-    if (family && strcmp(family, m->family->name) != 0)
-        rc = exf_fail(err, EXF_MODEL, "%s: tables of a model of the family %s, this model is of %s", path, family, m->family->name);
-out:
-    return rc;
-}
-
-static exf_code check_architecture(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
-{
-    exf_provenance own = {0};
-    exf_code rc;
-    EXF_TRY(exf_forward_facts_add(&own, &m->arch, err));
-    EXF_TRY(exf_provenance_add(&own, err, "model.config_sha256", "%s", m->config_sha256));
-    rc = exf_architecture_facts_same(&t->provenance, path, &own, m->config_path,
-                                     "; give the model that they were made on, or calibrate this one (exfold-calibrate)", err);
-out:
-    exf_provenance_free(&own);
-    return rc;
-}
-
-exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, int other_weights, exf_err *err)
-{
-    const char *weights = exf_provenance_get(&t->provenance, EXF_WEIGHTS_FACT),
-               *by_place = exf_provenance_get(&t->provenance, EXF_WEIGHTS_BY_PLACE_FACT);
-    exf_code rc;
-    EXF_TRY(check_sizes(t, path, m, err));
-    if (!t->shape.top_k) return EXF_OK;
-    EXF_TRY(check_architecture(t, path, m, err));
-    if (other_weights || !m->identity) return EXF_OK;
-    if (weights) return exf_weight_identity_expect(m->identity, weights, by_place, path, err);
-    if (exf_provenance_get(&t->provenance, "model.weights_digest"))
-        exf_log_warn("%s: names its weights as earlier programs did: whether they are this checkpoint's is not checked", path);
-out:
-    return rc;
 }

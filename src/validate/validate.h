@@ -102,10 +102,6 @@ exf_code exf_validate_demand(exf_demand *d, const exf_validate_job *job, exf_err
 exf_code exf_validate_sample(const exf_validate_job *job, exf_forward_report *report, exf_err *err) EXF_CHECKED;
 /* Returns the bytes that a validation holds beside the pass. */
 uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers);
-/* Checks that the tables belong to the model: family, sizes, architecture, and its weights as they are read, unless others are
- * taken; EXF_MODEL names what differs. */
-exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, int other_weights,
-                                   exf_err *err) EXF_CHECKED;
 
 /* ---- clusters (validate_clusters.c) ------------------------------------------------------------------ */
 
@@ -126,21 +122,14 @@ exf_difference exf_log_ppl_difference(const exf_validation *v, size_t i, size_t 
 /* Returns 1 if the interval does not hold 0; 0 where nothing is known. */
 int exf_beyond_noise(const exf_difference *d);
 
-/* ---- decode batches (validate_batches.c) -------------------------------------------------------------------
+/* ---- decode batches (validate_clusters.c) ------------------------------------------------------------------
  *
  * A pool of D is a budget of a batch.  Where the original's batches run no more than D experts anyhow, or fewer sequences stand
  * side by side than was asked for, a small KL says nothing of a batch as it is served. */
 
-/* Sums of the widths of all decode steps of a schedule, and of their squares. */
-typedef struct {
-    uint64_t sum, squares;
-} exf_step_widths;
-exf_step_widths exf_step_widths_of(const exf_decode_schedule *s);
 /* Returns whether decode batches constrain a variant: a dynamic pool, and sere, only if the original's run more experts than
  * its D and their width is at least 3/4 of the size; any other always. */
 exf_constraint exf_constraint_of(const exf_variant *v, const exf_batch_size *b);
-/* Returns the word for outputs: "none", "few_experts", "short_batches". */
-const char *exf_constraint_name(exf_constraint c);
 /* Appends the figures by which a result is not constrained, and what to do: "the original runs 6.7 experts in decode ...". */
 void exf_constraint_advice(exf_text *out, const exf_validation *v, const exf_variant_result *r);
 /* Fills group_of [n] with numbers that rise where batches of all sizes end, so that parts of a run have whole batches. */

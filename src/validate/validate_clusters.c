@@ -1,5 +1,5 @@
 /* validate_clusters.c - what a validation takes as independent of one another, and what follows from it: standard errors, and the
- * noise of paired differences; see validate.h. */
+ * noise of paired differences; which rows its decode batches constrain as those of serving would; see validate.h. */
 #include "validate/validate.h"
 
 #include "base/mem.h"
@@ -40,23 +40,15 @@ static exf_code find_first(size_t *cluster_of, const exf_validate_job *job, size
     return EXF_OK;
 }
 
-/* Returns 1 where documents are known, and the text is not one alone: of that its sequences are taken. */
-static int by_documents(const exf_validate_job *job, size_t n)
-{
-    size_t i = 1;
-    if (!job->document_of) return 0;
-    while (i < n && job->document_of[i] == job->document_of[0]) i++;
-    return i < n || job->near_copies > 0;
-}
-
 exf_code exf_find_clusters(exf_validation *out, const exf_validate_job *job, size_t *cluster_of, exf_err *err)
 {
     const exf_batch *whole = job->whole ? job->whole : job->batch;
-    size_t n = whole->n_sequences;
+    size_t n = whole->n_sequences, alike = 1; /* sequences at the beginning that are of one document */
     exf_code rc;
     for (size_t i = 0; i < n; i++) cluster_of[i] = i;
+    while (job->document_of && alike < n && job->document_of[alike] == job->document_of[0]) alike++;
     out->near_copies = job->near_copies;
-    out->clusters_are_documents = by_documents(job, n);
+    out->clusters_are_documents = job->document_of && (alike < n || job->near_copies > 0);
     if (out->clusters_are_documents) EXF_TRY(find_first(cluster_of, job, n, err));
     for (size_t i = 0; i < n; i++) cluster_of[i] = cluster_of[i] == i ? out->n_clusters++ : cluster_of[cluster_of[i]];
     EXF_TRY(exf_mem_new(&out->cluster_tokens, out->n_clusters, sizeof *out->cluster_tokens, "results", err));
@@ -72,19 +64,16 @@ out:
 /* ---- standard errors ------------------------------------------------------------------------------ */
 
 /* A perplexity is e^m of the mean negative log-likelihood m, and its error e^m times that of m. */
-static void set_errors(exf_quality *q, const exf_validation *v, const exf_variant_result *r, const int32_t *group, int which)
-{
-    exf_cluster_sums nll = {.sum = r->nll, .tokens = v->cluster_tokens, .group = group, .which = which, .n = v->n_clusters};
-    exf_cluster_sums kl = nll;
-    kl.sum = r->kl;
-    q->ppl_se = q->ppl * exf_cluster_mean(&nll).se;
-    q->kl_se = exf_cluster_mean(&kl).se;
-}
-
 void exf_set_standard_errors(const exf_validation *v, exf_variant_result *r)
 {
-    set_errors(&r->all, v, r, NULL, 0);
-    for (size_t d = 0; d < v->n_domains; d++) set_errors(&r->domain[d], v, r, v->cluster_domain, (int)d);
+    for (int d = -1; d < (int)v->n_domains; d++) { /* -1: all tokens */
+        exf_quality *q = d < 0 ? &r->all : &r->domain[d];
+        exf_cluster_sums sums = {.sum = r->nll, .tokens = v->cluster_tokens, .group = d < 0 ? NULL : v->cluster_domain, .which = d,
+                                 .n = v->n_clusters};
+        q->ppl_se = q->ppl * exf_cluster_mean(&sums).se;
+        sums.sum = r->kl;
+        q->kl_se = exf_cluster_mean(&sums).se;
+    }
 }
 
 /* ---- paired differences --------------------------------------------------------------------------- */
@@ -104,4 +93,47 @@ exf_difference exf_log_ppl_difference(const exf_validation *v, size_t i, size_t 
 int exf_beyond_noise(const exf_difference *d)
 {
     return fabs(d->mean) > d->half_width;
+}
+
+/* ---- decode batches: whether they constrain, and where they end -------------------------------------- */
+
+exf_constraint exf_constraint_of(const exf_variant *v, const exf_batch_size *b)
+{
+    if (v->decode != EXF_DECODE_DYNAMIC && v->decode != EXF_DECODE_SERE) return EXF_CONSTRAINED;
+    if (b->experts <= v->decode_options.pool) return EXF_FEW_EXPERTS;
+    return 4 * b->width < 3 * b->size ? EXF_SHORT_BATCHES : EXF_CONSTRAINED;
+}
+
+void exf_constraint_advice(exf_text *out, const exf_validation *v, const exf_variant_result *r)
+{
+    const exf_batch_size *b = &v->batch_size[r->batch];
+    int is_short = 4 * b->width < 3 * b->size;
+    if (r->constraint == EXF_CONSTRAINED) return;
+    exf_text_appendf(out, "the original runs %.1f experts in decode batches of %d that are %.1f sequences wide", b->experts,
+                     b->size, b->width);
+    if (is_short)
+        exf_text_appendf(out, "; give more sequences (%d and up, of like lengths), or --set validate.decode_batch=%d", b->size,
+                         b->width < 2 ? 1 : (int)b->width);
+    else
+        exf_text_appendf(out, ", no more than its pool; validate a smaller D, or raise validate.decode_batch as it is served");
+}
+
+static int64_t greatest_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+void exf_batches_group(size_t *group_of, size_t n, const int64_t *size, size_t n_sizes)
+{
+    int64_t all = 1;
+    for (size_t i = 0; i < n_sizes; i++) {
+        all = all / greatest_divisor(all, size[i]) * size[i];
+        if ((uint64_t)all >= n) all = n ? (int64_t)n : 1; /* one group */
+    }
+    for (size_t i = 0; i < n; i++) group_of[i] = i / (size_t)all;
 }

@@ -28,6 +28,11 @@ exf_code exf_solve_command_check(const exf_tables *t, const char *path, const ex
  * has an eigenvalue below 0: joint weights, budgets and stand-ins may explode there. */
 exf_code exf_mean_cosines_tell(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 
+/* Checks that the tables belong to the model: family, sizes, architecture, and its weights as they are read, unless others are
+ * taken; EXF_MODEL names what differs. */
+exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, int other_weights,
+                                   exf_err *err) EXF_CHECKED;
+
 /* ---- the calibration's own text (validation_text.c) ---------------------------------------------------- */
 
 /* What of a validation's text its tables were calibrated on. */
@@ -174,8 +179,8 @@ exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err 
 
 /* ---- lines (validation_lines.c) ---------------------------------------------------------------------------- */
 
-/* Appends "0.12500 ± 0.00100". */
-void exf_add_interval(exf_text *out, exf_difference d);
+/* Appends a number with half of its interval, or its standard error: "0.12500 ± 0.00100". */
+void exf_add_spread(exf_text *out, int digits, double x, double spread);
 /* Appends text in lines of at most EXF_SUMMARY_COLUMNS; further ones are indented by two more.  Those of a command are one for a
  * shell, and its words are whole. */
 void exf_add_wrapped(exf_text *out, const char *s, size_t n, int is_command);

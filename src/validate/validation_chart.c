@@ -11,12 +11,6 @@
 
 enum { TAG_LEN = 4, LEGEND_LEN = EXF_VARIANT_NAME_LEN + 16, LABEL_LEN = 48 };
 
-/* Returns a..z, then A..Z; a dot for all others. */
-static char letter(size_t i)
-{
-    return i < 26 ? (char)('a' + (int)i) : i < 52 ? (char)('A' + (int)i - 26) : '.';
-}
-
 /* The memory of a chart. */
 typedef struct {
     size_t n_panels;
@@ -28,44 +22,6 @@ typedef struct {
     const char **legend;
     size_t n_legend;
 } chart_parts;
-
-static void free_parts(chart_parts *c)
-{
-    exf_mem_free(c->panel);
-    exf_mem_free(c->label);
-    exf_mem_free(c->points);
-    exf_mem_free(c->lines);
-    exf_mem_free(c->tag);
-    exf_mem_free(c->name);
-    exf_mem_free(c->legend);
-}
-
-static exf_code make_parts(chart_parts *c, const exf_validation *v, exf_err *err)
-{
-    exf_code rc;
-    c->n_panels = 1 + (size_t)v->n_batch_sizes;
-    EXF_TRY(exf_mem_new(&c->panel, c->n_panels, sizeof *c->panel, "frontier", err));
-    EXF_TRY(exf_mem_new(&c->label, c->n_panels, sizeof *c->label, "frontier", err));
-    EXF_TRY(exf_mem_new(&c->points, c->n_panels * v->n_variants, sizeof *c->points, "frontier", err));
-    EXF_TRY(exf_mem_new(&c->lines, c->n_panels * v->n_variants, sizeof *c->lines, "frontier", err));
-    EXF_TRY(exf_mem_new(&c->tag, v->n_variants, sizeof *c->tag, "frontier", err));
-    EXF_TRY(exf_mem_new(&c->name, v->n_variants, sizeof *c->name, "frontier", err));
-    EXF_TRY(exf_mem_new(&c->legend, v->n_variants, sizeof *c->legend, "frontier", err));
-out:
-    return rc;
-}
-
-/* Gives each row that is drawn its letter. */
-static void name_rows(chart_parts *c, const exf_validate_report *r)
-{
-    const exf_validation *v = r->of.v;
-    for (size_t i = 1; i < v->n_variants; i++) {
-        if (!r->row[i].competes || r->row[i].kind == EXF_ROW_BOTH) continue;
-        snprintf(c->tag[i], TAG_LEN, "%c", letter(c->n_legend));
-        snprintf(c->name[i], LEGEND_LEN, "%s  %s", c->tag[i], v->variant[i].name);
-        c->legend[c->n_legend++] = c->name[i];
-    }
-}
 
 /* Fills a panel: k 0 is prefill, k - 1 else the number of a batch size.  Costs are in per cent of the original's. */
 static void fill_panel(chart_parts *c, const exf_validate_report *r, size_t k)
@@ -92,10 +48,23 @@ static void fill_panel(chart_parts *c, const exf_validate_report *r, size_t k)
 
 exf_code exf_frontier_draw(const exf_validate_report *r, exf_drawing *d, exf_err *err)
 {
-    chart_parts c = {.n_panels = 0};
+    const exf_validation *v = r->of.v;
+    chart_parts c = {.n_panels = 1 + (size_t)v->n_batch_sizes};
     exf_code rc;
-    EXF_TRY(make_parts(&c, r->of.v, err));
-    name_rows(&c, r);
+    EXF_TRY(exf_mem_new(&c.panel, c.n_panels, sizeof *c.panel, "frontier", err));
+    EXF_TRY(exf_mem_new(&c.label, c.n_panels, sizeof *c.label, "frontier", err));
+    EXF_TRY(exf_mem_new(&c.points, c.n_panels * v->n_variants, sizeof *c.points, "frontier", err));
+    EXF_TRY(exf_mem_new(&c.lines, c.n_panels * v->n_variants, sizeof *c.lines, "frontier", err));
+    EXF_TRY(exf_mem_new(&c.tag, v->n_variants, sizeof *c.tag, "frontier", err));
+    EXF_TRY(exf_mem_new(&c.name, v->n_variants, sizeof *c.name, "frontier", err));
+    EXF_TRY(exf_mem_new(&c.legend, v->n_variants, sizeof *c.legend, "frontier", err));
+    for (size_t i = 1; i < v->n_variants; i++) { /* each row that is drawn has its letter: a to z, A to Z, a dot for all others */
+        size_t n = c.n_legend;
+        if (!r->row[i].competes || r->row[i].kind == EXF_ROW_BOTH) continue;
+        snprintf(c.tag[i], TAG_LEN, "%c", n < 26 ? 'a' + (int)n : n < 52 ? 'A' + (int)n - 26 : '.');
+        snprintf(c.name[i], LEGEND_LEN, "%s  %s", c.tag[i], v->variant[i].name);
+        c.legend[c.n_legend++] = c.name[i];
+    }
     for (size_t k = 0; k < c.n_panels; k++) fill_panel(&c, r, k);
     exf_chart chart = {.title = "KL over cost, prefill and decode",
                        .note = "bars: 95 % intervals; filled, and the line: the frontier, on which each row is better than all "
@@ -104,6 +73,12 @@ exf_code exf_frontier_draw(const exf_validate_report *r, exf_drawing *d, exf_err
                        .n_panels = c.n_panels, .legend = c.legend, .n_legend = c.n_legend};
     rc = exf_draw_chart(&chart, d, err);
 out:
-    free_parts(&c);
+    exf_mem_free(c.panel);
+    exf_mem_free(c.label);
+    exf_mem_free(c.points);
+    exf_mem_free(c.lines);
+    exf_mem_free(c.tag);
+    exf_mem_free(c.name);
+    exf_mem_free(c.legend);
     return rc;
 }

@@ -190,15 +190,23 @@ static void add_verdict(const exf_validate_report *r, exf_text *out)
  * layer may cost little KL on one text and much on another. */
 static void add_worse_layers(const exf_validate_report *r, exf_text *out)
 {
+    const double TOLD_FROM = 1.5; /* times the twin's error */
     const exf_validation *v = r->of.v;
     size_t n = 0;
     for (size_t i = 1; i < v->n_variants; i++) {
         const exf_variant_result *row = &v->variant[i], *twin = &v->variant[r->row[i].twin];
-        int l = 0;
-        if (exf_worst_layer(&l, v, r->row, i) < EXF_WORSE_LAYER) continue;
+        double worst = 0;
+        int at = 0;
+        for (int l = 0; r->row[i].twin && row->layer && l < v->n_layers; l++) {
+            double plain = twin->layer[l].output_error, times = row->layer[l].output_error / plain;
+            if (!(plain > 0) || !(times > worst)) continue;
+            worst = times;
+            at = l;
+        }
+        if (worst < TOLD_FROM) continue;
         if (add_name(out, &n, "The output of one layer is 1.5 times as wrong as in the plain fold, or more: ", row->name))
-            exf_text_appendf(out, " in layer %d (%.3f, %s %.3f)", row->layer[l].layer, row->layer[l].output_error, twin->name,
-                             twin->layer[l].output_error);
+            exf_text_appendf(out, " in layer %d (%.3f, %s %.3f)", row->layer[at].layer, row->layer[at].output_error, twin->name,
+                             twin->layer[at].output_error);
     }
     end_names(out, n, "\n");
 }

@@ -43,6 +43,7 @@ static exf_code add_marks(exf_jw *w, const exf_validate_report *r, size_t i, exf
 {
     static const char *const roles[] = {"original", "asked", "baseline", "half"};
     static const char *const folds[] = {NULL, "prefill", "decode", "both"};
+    static const char *const constraints[] = {"none", "few_experts", "short_batches"};
     const exf_validation *v = r->of.v;
     const exf_variant_result *of = &v->variant[i];
     const exf_row *row = &r->row[i];
@@ -57,7 +58,7 @@ static exf_code add_marks(exf_jw *w, const exf_validate_report *r, size_t i, exf
     exf_jw_text(w, "name", of->name);
     exf_jw_text(w, "role", roles[of->role]);
     exf_jw_int(w, "decode_batch", v->batch_size[of->batch].size);
-    exf_jw_text(w, "constraint", exf_constraint_name(of->constraint));
+    exf_jw_text(w, "constraint", constraints[of->constraint]);
     exf_jw_text(w, "constraint_words", why.s);
     exf_jw_text(w, "folds", folds[row->kind]);
     exf_jw_bool(w, "on_frontier", row->on_frontier);

@@ -95,17 +95,6 @@ static int same_size(const exf_validate_lane *a, const exf_validate_lane *b)
            x->decode_options.pool == y->decode_options.pool && a->batch == b->batch;
 }
 
-/* Returns the number of the asked lane whose rank the baselines of lane i take: the first plain one of its size, or i.  *again is 1
- * where an earlier lane of that size has had them. */
-static size_t find_model(const exf_lane_list *l, size_t i, const exf_architecture *a, int *again)
-{
-    *again = 0;
-    for (size_t j = 0; j < i; j++) *again |= has_baselines(l, &l->lane[j], a) && same_size(&l->lane[j], &l->lane[i]);
-    for (size_t j = i; j < l->n_asked; j++)
-        if (has_baselines(l, &l->lane[j], a) && same_size(&l->lane[j], &l->lane[i]) && is_plain(&l->lane[j].variant)) return j;
-    return i;
-}
-
 /* Returns 1 if a lane runs the variant already, however it is spelled. */
 static int is_there(const exf_lane_list *l, const exf_variant *v, int batch)
 {
@@ -142,9 +131,12 @@ exf_code exf_lanes_add_baselines(exf_lane_list *l, const exf_architecture *a, co
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < l->n_asked; i++) {
-        int again;
+        int again = 0; /* 1: an earlier lane of that size has had them */
         if (!has_baselines(l, &l->lane[i], a)) continue;
-        size_t model = find_model(l, i, a, &again);
+        for (size_t j = 0; j < i; j++) again |= has_baselines(l, &l->lane[j], a) && same_size(&l->lane[j], &l->lane[i]);
+        size_t model = i; /* baselines rank as the first plain lane of that size does */
+        for (size_t j = l->n_asked; j-- > i;)
+            if (has_baselines(l, &l->lane[j], a) && same_size(&l->lane[j], &l->lane[i]) && is_plain(&l->lane[j].variant)) model = j;
         for (int b = 0; b < BASELINES && !again; b++) {
             const exf_variant of = l->lane[model].variant;
             char name[EXF_VARIANT_NAME_LEN];

@@ -5,11 +5,11 @@
 #include <math.h>
 #include <string.h>
 
-void exf_add_interval(exf_text *out, exf_difference d)
+void exf_add_spread(exf_text *out, int digits, double x, double spread)
 {
-    exf_text_appendf(out, "%.5f ± ", d.mean);
-    if (isnan(d.half_width)) exf_text_appendf(out, "-");
-    else exf_text_appendf(out, "%.5f", d.half_width);
+    exf_text_appendf(out, "%.*f ± ", digits, x);
+    if (isnan(spread)) exf_text_appendf(out, "-");
+    else exf_text_appendf(out, "%.*f", digits, spread);
 }
 
 /* Returns 1 for the first byte of a character of UTF-8. */

@@ -58,15 +58,7 @@ static const char *const heads[] = {
     "variant", "PPL", "KL mean", "KL 99 %", "KL max", "same top token", "experts per token", "experts per batch",
     "KL below the best baseline", "log PPL above the original", "worst domain", "expert MFLOP per token", "expert MB per step",
     "served by", ""};
-
-/* Adds a number with half of its interval, or its standard error. */
-static void add_spread(exf_text *out, int digits, double x, double spread)
-{
-    exf_text_appendf(out, " %.*f ± ", digits, x);
-    if (isnan(spread)) exf_text_appendf(out, "-");
-    else exf_text_appendf(out, "%.*f", digits, spread);
-    exf_text_appendf(out, " |");
-}
+enum { HEADS = sizeof heads / sizeof *heads };
 
 /* Adds the public runtimes that run the row, "~" before one that does with options of its own, and what the row is: on a frontier,
  * a baseline, or not constrained and why. */
@@ -93,33 +85,26 @@ static void add_row(const exf_validate_report *r, size_t i, exf_text *out)
     exf_difference kl = exf_kl_difference(v, i, 0), ppl = exf_log_ppl_difference(v, i, 0);
     size_t worst = exf_worst_domain(v, i);
     exf_text_appendf(out, "| `%s`%s |", row->name, row->constraint == EXF_CONSTRAINED ? "" : " (not constrained)");
-    add_spread(out, 3, row->all.ppl, row->all.ppl_se);
-    add_spread(out, 5, row->all.kl_mean, kl.half_width);
-    exf_text_appendf(out, " %.3f | %.2f | %.1f %% | %.2f | %.1f |", row->all.kl_p99, row->all.kl_max, 100 * row->all.top1,
+    exf_text_appendf(out, " ");
+    exf_add_spread(out, 3, row->all.ppl, row->all.ppl_se);
+    exf_text_appendf(out, " | ");
+    exf_add_spread(out, 5, row->all.kl_mean, kl.half_width);
+    exf_text_appendf(out, " | %.3f | %.2f | %.1f %% | %.2f | %.1f |", row->all.kl_p99, row->all.kl_max, 100 * row->all.top1,
                      row->experts_per_token, row->experts_per_batch);
     if (r->row[i].baseline) {
         exf_text_appendf(out, " ");
-        exf_add_interval(out, r->row[i].gain);
+        exf_add_spread(out, 5, r->row[i].gain.mean, r->row[i].gain.half_width);
         exf_text_appendf(out, " (`%s`)", v->variant[r->row[i].baseline].name);
     }
+    exf_text_appendf(out, " | ");
+    exf_add_spread(out, 5, ppl.mean, ppl.half_width);
     exf_text_appendf(out, " |");
-    add_spread(out, 5, ppl.mean, ppl.half_width);
     if (v->n_domains > 1) {
         exf_text_appendf(out, " %.4f ", row->domain[worst].kl_mean);
         exf_text_append_markdown(out, r->domain_names[worst]);
     }
     exf_text_appendf(out, " | %.4g | %.4g |", r->row[i].cost.flops / 1e6, r->row[i].cost.expert_bytes / 1e6);
     add_marks(r, i, out);
-}
-
-static void add_overall(const exf_validate_report *r, exf_text *out)
-{
-    enum { HEADS = sizeof heads / sizeof *heads };
-    for (size_t i = 0; i < HEADS; i++) exf_text_appendf(out, "| %s ", heads[i]);
-    exf_text_appendf(out, "|\n|");
-    for (size_t i = 0; i < HEADS; i++) exf_text_appendf(out, "---|");
-    exf_text_appendf(out, "\n");
-    for (size_t i = 0; i < r->of.v->n_variants; i++) add_row(r, i, out);
 }
 
 /* ---- the others ------------------------------------------------------------------------------------- */
@@ -165,7 +150,11 @@ exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_
                           "± is a standard error, the other ± are halves of 95 %% intervals, all by %s. Served by: public "
                           "runtimes; ~: with options of their own.\n\n",
                      r->of.v->clusters_are_documents ? "document" : "sequence");
-    add_overall(r, out);
+    for (size_t i = 0; i < HEADS; i++) exf_text_appendf(out, "| %s ", heads[i]);
+    exf_text_appendf(out, "|\n|");
+    for (size_t i = 0; i < HEADS; i++) exf_text_appendf(out, "---|");
+    exf_text_appendf(out, "\n");
+    for (size_t i = 0; i < r->of.v->n_variants; i++) add_row(r, i, out);
     EXF_TRY(add_best_pools(r, out, err));
     if (r->of.v->n_domains > 1) add_domains(r, out);
     if (r->of.v->n_variants > 1) add_layers(r->of.v, out);

@@ -25,7 +25,8 @@ static void add_choice(const exf_validate_report *r, exf_choice c, exf_row_kind 
                      prefill ? "FLOP" : "bytes");
     if (!isnan(whole)) exf_text_appendf(out, ", %.1f %% of all", 100 * whole);
     exf_text_appendf(out, ", %s ", exf_limit_words(r->limit));
-    exf_add_interval(out, exf_limit_value(r->limit, r->of.v, c.row));
+    exf_difference value = exf_limit_value(r->limit, r->of.v, c.row);
+    exf_add_spread(out, 5, value.mean, value.half_width);
 }
 
 int exf_validate_answers_for(const exf_validate_report *r, const exf_runtime *runtime)
@@ -49,7 +50,7 @@ static void add_together(const exf_validate_report *r, exf_choice p, exf_choice 
     }
     exf_difference value = exf_limit_value(r->limit, r->of.v, both);
     exf_text_appendf(out, "; %s %s ", r->prefill_tokens ? "together" : "both at every position", exf_limit_words(r->limit));
-    exf_add_interval(out, value);
+    exf_add_spread(out, 5, value.mean, value.half_width);
     if (!holds(r, value)) exf_text_appendf(out, ", above the limit");
 }
 
@@ -75,7 +76,7 @@ static int add_choices(const exf_validate_report *r, const exf_runtime *runtime,
         exf_difference value = exf_limit_value(r->limit, v, i);
         exf_text_appendf(out, "  %s, %s %s ", v->variant[i].name, r->prefill_tokens ? "together" : "both at every position",
                          exf_limit_words(r->limit));
-        exf_add_interval(out, value);
+        exf_add_spread(out, 5, value.mean, value.half_width);
         exf_text_appendf(out, ": %s the limit\n", holds(r, value) ? "holds" : "above");
     }
     return n;
@@ -232,15 +233,16 @@ static void add_all(const exf_validate_report *r, const chosen *c, int n, exf_te
 {
     int prefill = c->prefill.row && c->prefill.holds, decode = c->holds_at >= 0;
     size_t both = prefill && decode ? exf_find_together(&r->of, r->row, c->prefill.row, c->decode[c->holds_at].row) : 0;
-    exf_text_appendf(out, "Recommended for %s=%g, which the whole 95 %% interval holds:\n", exf_limit_name(r->limit),
-                     r->limit->most);
+    if (prefill || (decode && c->holds_at < n))
+        exf_text_appendf(out, "Recommended for %s=%g, which the whole 95 %% interval holds:\n", exf_limit_name(r->limit),
+                         r->limit->most);
     add_row(r, c->prefill, EXF_ROW_PREFILL, 0, out);
     for (int i = 0; i < n; i++) add_row(r, c->decode[i], EXF_ROW_DECODE, i, out);
     if (n < r->of.v->n_batch_sizes) exf_text_appendf(out, "  other sizes of batches are in the report\n");
     if (both) {
         exf_difference value = exf_limit_value(r->limit, r->of.v, both);
         exf_text_appendf(out, "  together %s ", exf_limit_words(r->limit));
-        exf_add_interval(out, value);
+        exf_add_spread(out, 5, value.mean, value.half_width);
         exf_text_appendf(out, ", PPL %.2f: %s the limit\n", r->of.v->variant[both].all.ppl, holds(r, value) ? "within" : "above");
     }
     if (!r->files) return;

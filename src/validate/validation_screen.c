@@ -220,18 +220,6 @@ static size_t drop_row(const exf_validate_report *r, size_t *list, size_t n)
     return n - 1;
 }
 
-/* Explains the marks, and says how many rows are not shown. */
-static void add_legend(const exf_validate_report *r, size_t shown, exf_text *out)
-{
-    exf_text line = {0};
-    size_t all = 0;
-    for (size_t i = 1; i < r->of.v->n_variants; i++) all += r->of.v->variant[i].role != EXF_LANE_HALF;
-    exf_text_appendf(&line, "%% / all: of the experts' cost, of the model's (%d tokens, no cache); *: on the frontier", r->longest);
-    if (marks_servers(r)) exf_text_appendf(&line, "; x: no public runtime runs it, ~: with its own options");
-    if (shown < all) exf_text_appendf(&line, "; %zu more in the .md", all - shown);
-    exf_end_wrapped(out, &line, 0);
-}
-
 /* ---- the summary ----------------------------------------------------------------------------------- */
 
 exf_code exf_validate_summary(const exf_validate_report *r, exf_text *out, exf_err *err)
@@ -240,8 +228,8 @@ exf_code exf_validate_summary(const exf_validate_report *r, exf_text *out, exf_e
     enum { LEGEND = 2, BLANKS = 2, MORE = 1, TABLES = 9 };
     static const struct { exf_finding kind; int most; } kinds[] = {
         {EXF_FOUND_LAYERS, 4}, {EXF_FOUND_VERDICT, 6}, {EXF_FOUND_STABILITY, 4}, {EXF_FOUND_CONSTRAINTS, 3}};
-    exf_text before = {0}, after = {0}, closing = {0};
-    size_t *list = NULL, n;
+    exf_text before = {0}, after = {0}, closing = {0}, legend = {0};
+    size_t *list = NULL, n, rows = 0;
     exf_code rc;
     int left_out = add_found(&r->found[EXF_FOUND_DATA], 3, &after);
     if (r->limit) exf_validate_closing(r, &closing);
@@ -264,7 +252,14 @@ exf_code exf_validate_summary(const exf_validate_report *r, exf_text *out, exf_e
         if (begins_kind(r, list, k)) add_heads(r, r->row[list[k]].kind, out);
         add_row(r, list[k], out);
     }
-    if (n) add_legend(r, n, out);
+    for (size_t i = 1; i < r->of.v->n_variants; i++) rows += r->of.v->variant[i].role != EXF_LANE_HALF;
+    if (n) { /* the marks, and how many rows are not shown */
+        exf_text_appendf(&legend, "%% / all: of the experts' cost, of the model's (%d tokens, no cache); *: on the frontier",
+                         r->longest);
+        if (marks_servers(r)) exf_text_appendf(&legend, "; x: no public runtime runs it, ~: with its own options");
+        if (n < rows) exf_text_appendf(&legend, "; %zu more in the .md", rows - n);
+        exf_end_wrapped(out, &legend, 0);
+    }
     exf_text_appendf(out, "\n%s", after.s);
     if (left_out) exf_text_appendf(out, "%d more sentence%s: in the .md\n", left_out, left_out > 1 ? "s" : "");
     exf_text_appendf(out, "%s", closing.s ? closing.s : "");

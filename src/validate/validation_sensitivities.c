@@ -47,18 +47,14 @@ out:
 
 /* ---- reading ------------------------------------------------------------------------ */
 
-static const exf_json *find_variant(const exf_json *variants, const char *name)
-{
-    for (size_t i = 0; i < exf_json_size(variants); i++) {
-        const char *s = exf_json_string(exf_json_get(exf_json_at(variants, i), "name"), NULL);
-        if (s && strcmp(s, name) == 0) return exf_json_at(variants, i);
-    }
-    return NULL;
-}
-
 static exf_code read_variant(double *kl, const exf_json *variants, const char *name, const char *path, exf_err *err)
 {
-    const exf_json *v = find_variant(variants, name), *number = exf_json_get(v, "kl_mean");
+    const exf_json *v = NULL;
+    for (size_t i = 0; !v && i < exf_json_size(variants); i++) {
+        const char *s = exf_json_string(exf_json_get(exf_json_at(variants, i), "name"), NULL);
+        if (s && strcmp(s, name) == 0) v = exf_json_at(variants, i);
+    }
+    const exf_json *number = exf_json_get(v, "kl_mean");
     if (!v)
         return exf_fail(err, EXF_FORMAT, "%s: has no variant \"%s\": measure it with exfold-validate --sensitivities%s", path, name,
                         strncmp(name, "skip", 4) == 0 ? " --set budget_rules=skip" : "");
@@ -99,16 +95,6 @@ static exf_code check_model(exf_sensitivities *s, const char *path, const exf_pr
     if (rc != EXF_OK && rc != EXF_MODEL) *err = why;
 out:
     return rc;
-}
-
-/* Refuses a file whose tables were of other statistics; files of earlier versions do not name theirs. */
-static exf_code check_statistics(const exf_sensitivities *s, const char *path, const char *statistics, exf_err *err)
-{
-    const char *have = exf_provenance_get(&s->facts, "validate.statistics_digest");
-    if (!have || strcmp(have, s->statistics_digest) == 0) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: measured with tables of other statistics, of digest %s, than %s, of %s: solve these "
-                    "without --sensitivities, and measure their tables with exfold-validate --sensitivities", path, have,
-                    statistics, s->statistics_digest);
 }
 
 /* Reads the layers' KLs by the rules that are asked for. */
@@ -156,8 +142,13 @@ exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, int ru
         EXF_TRY(exf_h5_digest(r.h, out->statistics_digest, err));
     EXF_TRY(read_facts(&out->facts, exf_json_get(doc, "provenance"), err));
     EXF_TRY(check_model(out, path, &r.provenance, statistics, other_weights, err));
-    EXF_TRY(check_statistics(out, path, statistics, err));
-    rc = read_layers(out, exf_json_get(doc, "variants"), &r, rules, path, err);
+    const char *have = exf_provenance_get(&out->facts, "validate.statistics_digest"); /* which earlier versions do not name */
+    if (have && strcmp(have, out->statistics_digest) != 0)
+        rc = exf_fail(err, EXF_MODEL, "%s: measured with tables of other statistics, of digest %s, than %s, of %s: solve these "
+                      "without --sensitivities, and measure their tables with exfold-validate --sensitivities", path, have,
+                      statistics, out->statistics_digest);
+    else
+        rc = read_layers(out, exf_json_get(doc, "variants"), &r, rules, path, err);
 out:
     exf_statistics_close(&r);
     exf_json_free(doc);

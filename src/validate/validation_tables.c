@@ -48,14 +48,6 @@ static int is_implied(const char *by)
     return exf_name_place(exf_pool_criteria, EXF_POOL_IMPLIED, by) < EXF_POOL_IMPLIED;
 }
 
-/* Returns 1 if the tables have all pools of that size that one without a criterion means. */
-static int has_every(const exf_tables *t, int size)
-{
-    int n = 0;
-    for (int i = 0; i < t->n_pools; i++) n += t->pool[i].size == size && is_implied(t->pool[i].by);
-    return n == EXF_POOL_IMPLIED;
-}
-
 static void add_number(exf_text *list, double number)
 {
     char item[ITEM];
@@ -70,7 +62,9 @@ static void add_present(missing *m)
     const char *projectors = exf_provenance_get(&t->provenance, "solve.projectors");
     for (int i = 0; i < t->n_pools; i++) {
         char item[ITEM];
-        spell_pool(item, t->pool[i].size, is_implied(t->pool[i].by) && has_every(t, t->pool[i].size) ? NULL : t->pool[i].by);
+        int every = 0; /* of that size, the criteria that a pool without one means */
+        for (int k = 0; k < t->n_pools; k++) every += t->pool[k].size == t->pool[i].size && is_implied(t->pool[k].by);
+        spell_pool(item, t->pool[i].size, is_implied(t->pool[i].by) && every == EXF_POOL_IMPLIED ? NULL : t->pool[i].by);
         add_item(&m->pools, item);
     }
     for (int i = 0; i < t->n_budgets; i++) {
@@ -144,16 +138,6 @@ exf_code exf_pools_derive(exf_tables *t, const exf_variant *variants, size_t n, 
 
 /* ---- the command ------------------------------------------------------------------------- */
 
-/* Adds a blank and a word, quoted where a shell would not read it as it is. */
-static void add_word(exf_text *out, const char *word)
-{
-    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./+-,=:@%";
-    int quoted = !*word || strspn(word, plain) != strlen(word);
-    exf_text_appendf(out, quoted ? " '" : " ");
-    for (; *word; word++) exf_text_appendf(out, *word == '\'' ? "'\\''" : "%c", *word);
-    if (quoted) exf_text_appendf(out, "'");
-}
-
 /* Adds all settings that are recorded, so that no default and no recipe decides. */
 static void add_settings(exf_text *out, const missing *m)
 {
@@ -197,10 +181,10 @@ static exf_code add_command(exf_text *out, const missing *m, const char *path, e
     EXF_TRY(exf_path_dir(&directory, path, err));
     EXF_TRY(exf_path_join(&statistics, directory, "statistics.h5", err));
     if (strcmp(slash ? slash + 1 : path, "tables.h5") != 0 || !are_statistics_of(statistics, m->t)) goto out;
-    exf_text_appendf(out, "exfold-solve");
-    add_word(out, statistics);
-    exf_text_appendf(out, " --output");
-    add_word(out, directory);
+    exf_text_appendf(out, "exfold-solve ");
+    exf_text_append_word(out, statistics);
+    exf_text_appendf(out, " --output ");
+    exf_text_append_word(out, directory);
     add_settings(out, m);
     exf_text_appendf(out, "%s --force", exf_provenance_get(&m->t->provenance, EXF_PART_FACT) ? " --partial" : "");
     rc = exf_text_end(out, err);
@@ -262,5 +246,60 @@ exf_code exf_mean_cosines_tell(const exf_tables *t, const char *path, exf_err *e
                      "the same statistics mends it", path, below, t->n_layers, least, (int)t->layer_number[worst]);
 out:
     exf_mem_free(m);
+    return rc;
+}
+
+/* ---- whether they are of the model -------------------------------------------------------------------- */
+
+static exf_code check_number(const char *path, const char *what, int64_t theirs, int64_t ours, exf_err *err)
+{
+    if (theirs == ours) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: tables of a model with %s %lld, this model has %lld", path, what, (long long)theirs,
+                    (long long)ours);
+}
+
+static exf_code check_sizes(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
+{
+    const char *family = exf_provenance_get(&t->provenance, "model.family"),
+               *layers = exf_provenance_get(&t->provenance, "model.layers");
+    int64_t n_layers;
+    exf_code rc;
+    EXF_TRY(check_number(path, "experts", t->shape.n_experts, m->arch.n_experts, err));
+    if (!t->shape.top_k) return EXF_OK; /* tables of others, which say nothing more of their model (tables_safetensors.c) */
+    EXF_TRY(check_number(path, "experts per token", t->shape.top_k, m->arch.top_k, err));
+    EXF_TRY(check_number(path, "hidden size", t->shape.d_model, m->arch.d_model, err));
+    if (layers && exf_parse_i64(layers, &n_layers)) EXF_TRY(check_number(path, "layers", n_layers, m->arch.n_layers, err));
+    if (family && strcmp(family, m->family->name) != 0)
+        rc = exf_fail(err, EXF_MODEL, "%s: tables of a model of the family %s, this model is of %s", path, family, m->family->name);
+out:
+    return rc;
+}
+
+static exf_code check_architecture(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
+{
+    exf_provenance own = {0};
+    exf_code rc;
+    EXF_TRY(exf_forward_facts_add(&own, &m->arch, err));
+    EXF_TRY(exf_provenance_add(&own, err, "model.config_sha256", "%s", m->config_sha256));
+    rc = exf_architecture_facts_same(&t->provenance, path, &own, m->config_path,
+                                     "; give the model that they were made on, or calibrate this one (exfold-calibrate)", err);
+out:
+    exf_provenance_free(&own);
+    return rc;
+}
+
+exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, int other_weights, exf_err *err)
+{
+    const char *weights = exf_provenance_get(&t->provenance, EXF_WEIGHTS_FACT),
+               *by_place = exf_provenance_get(&t->provenance, EXF_WEIGHTS_BY_PLACE_FACT);
+    exf_code rc;
+    EXF_TRY(check_sizes(t, path, m, err));
+    if (!t->shape.top_k) return EXF_OK;
+    EXF_TRY(check_architecture(t, path, m, err));
+    if (other_weights || !m->identity) return EXF_OK;
+    if (weights) return exf_weight_identity_expect(m->identity, weights, by_place, path, err);
+    if (exf_provenance_get(&t->provenance, "model.weights_digest"))
+        exf_log_warn("%s: names its weights as earlier programs did: whether they are this checkpoint's is not checked", path);
+out:
     return rc;
 }

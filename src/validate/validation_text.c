@@ -38,16 +38,6 @@ out:
     return rc;
 }
 
-/* Returns the end of the sequences that go on with the document of sequence i: each but the last one is of full length. */
-static size_t end_of_document(const exf_corpus *c, size_t i, int64_t full)
-{
-    for (i++; i < c->n_sequences; i++) {
-        const exf_sequence *now = &c->sequence[i], *before = now - 1;
-        if (now->source != before->source || now->row != before->row + 1 || before->n_tokens != full) break;
-    }
-    return i;
-}
-
 /* Counts the sequences that no digest told whose document is in a group of near copies with one of the calibration. */
 static exf_code count_near_copies(size_t *out, const search *s, exf_err *err)
 {
@@ -89,7 +79,10 @@ exf_code exf_calibration_text_find(exf_calibration_text *out, const exf_tables *
     EXF_TRY(exf_mem_new(&s.shared, c->n_sequences, 1, "sequences", err));
     for (size_t i = 0; i < c->n_sequences; i++) EXF_TRY(look_up(&s, i, i + 1, err));
     for (size_t i = 0, end; max_tokens < cut && i < c->n_sequences; i = end) {
-        end = end_of_document(c, i, max_tokens);
+        for (end = i + 1; end < c->n_sequences; end++) { /* those that go on with i's document: each but the last of full length */
+            const exf_sequence *now = &c->sequence[end], *before = now - 1;
+            if (now->source != before->source || now->row != before->row + 1 || before->n_tokens != max_tokens) break;
+        }
         EXF_TRY(look_up(&s, i, end, err));
     }
     for (size_t i = 0; i < c->n_sequences; i++) out->sequences += s.shared[i];

@@ -112,25 +112,17 @@ static exf_code drop_last(void *self, exf_routes *r, exf_err *err)
 
 static exf_code begin(void *self, int n_workers, const exf_backend *gpu, exf_err *err)
 {
-    exf_code rc = exf_scores_begin(self, n_workers, err);
-    return rc == EXF_OK && gpu ? exf_scores_device_open(self, gpu, err) : rc;
-}
-
-static exf_code show(void *lane, const exf_logits_block *b, exf_err *err)
-{
-    if (!b->q) return exf_scores_logits(lane, b, err);
-    exf_scores_device_logits(lane, b);
-    return EXF_OK;
+    return exf_scores_begin(self, n_workers, gpu, err);
 }
 
 static exf_code first_logits(void *self, const exf_logits_block *b, exf_err *err)
 {
-    return show(exf_scores_lane(self, 0), b, err);
+    return exf_scores_logits(exf_scores_lane(self, 0), b, err);
 }
 
 static exf_code second_logits(void *self, const exf_logits_block *b, exf_err *err)
 {
-    return show(exf_scores_lane(self, 1), b, err);
+    return exf_scores_logits(exf_scores_lane(self, 1), b, err);
 }
 
 /* Quality of both lanes. */

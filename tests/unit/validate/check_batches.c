@@ -1,4 +1,4 @@
-/* check_batches.c - validate/validate_batches: which decode folds their batches constrain, and where a run may be cut. */
+/* check_batches.c - validate/validate_clusters: which decode folds their batches constrain, and where a run may be cut. */
 #include "tests/support/validation_fixtures.h"
 
 static void constrains(const char *text, double width, double experts, exf_constraint want)

@@ -37,10 +37,10 @@ static void close_sample(sample *s)
 }
 
 /* Feeds all lanes as the head does: blocks of rows, lane by lane, sequences on any worker. */
-static void feed(exf_scores *s, const sample *x, int n_workers, int rows)
+static void feed(exf_scores *s, const sample *x, int n_workers, int rows, const exf_backend *gpu)
 {
     exf_err e;
-    ck_ok(exf_scores_begin(s, n_workers, &e), e);
+    ck_ok(exf_scores_begin(s, n_workers, gpu, &e), e);
     for (int i = SEQUENCES - 1; i >= 0; i--)
         for (int at = 0; at < lengths[i]; at += rows)
             for (int l = 0; l < LANES; l++) {
@@ -57,7 +57,7 @@ static exf_scores *scored(const sample *x, int n_workers, int rows)
     exf_err e;
     exf_scores *s;
     ck_ok(exf_scores_new(&s, &x->batch, LANES, V, &e), e);
-    feed(s, x, n_workers, rows);
+    feed(s, x, n_workers, rows, NULL);
     return s;
 }
 
@@ -244,7 +244,7 @@ START_TEST(quantiles_by_nearest_rank)
         for (int i = 0; i < n; i++) span[i] = (exf_span){2 * (size_t)i, 2};
         exf_batch batch = {ids, span, (size_t)n, 2 * (size_t)n, 2};
         ck_ok(exf_scores_new(&s, &batch, 2, 2, &e), e);
-        ck_ok(exf_scores_begin(s, 1, &e), e);
+        ck_ok(exf_scores_begin(s, 1, NULL, &e), e);
         for (int i = 0; i < n; i++) {
             float one[4] = {60, 0, 0, 0},
                   other[4] = {0, (float)((i * 7 + 3) % n + 1), 0, 0}; /* KL is the gap where e^-gap is nothing */
@@ -340,7 +340,7 @@ enum { LAYERS = 3, H = 6, ROWS = 90 };
 static void feed_errors(exf_layer_errors *s, const float *y, const float *z, int n_workers, int rows)
 {
     exf_err e;
-    ck_ok(exf_layer_errors_begin(s, LAYERS, n_workers, &e), e);
+    ck_ok(exf_layer_errors_begin(s, LAYERS, n_workers, NULL, &e), e);
     for (int l = 0; l < LAYERS - 1; l++) /* the last layer is silent */
         for (int at = 0, turn = 0; at < ROWS; at += rows, turn++) {
             int n = ROWS - at < rows ? ROWS - at : rows;
@@ -386,7 +386,7 @@ START_TEST(errors_of_special_rows)
     exf_err e;
     for (int i = 0; i < 5; i++) {
         exf_layer_errors s;
-        ck_ok(exf_layer_errors_begin(&s, 1, 1, &e), e);
+        ck_ok(exf_layer_errors_begin(&s, 1, 1, NULL, &e), e);
         exf_probe_block b = {.n_tokens = 1, .d_model = H, .original = cases[i].y, .rewritten = cases[i].z};
         ck_ok(exf_layer_errors_add(&s, &b, &e), e);
         ck_assert(exf_layer_errors_value(&s, 0) == cases[i].want);
@@ -404,7 +404,7 @@ START_TEST(outputs_beyond_the_sums_are_refused)
             float y[2 * H] = {1}, z[2 * H] = {1};
             exf_layer_errors s;
             (original ? y : z)[H + 3] = bad[i];
-            ck_ok(exf_layer_errors_begin(&s, 1, 1, &e), e);
+            ck_ok(exf_layer_errors_begin(&s, 1, 1, NULL, &e), e);
             exf_probe_block b = {
                 .layer = 7, .sequence = 4, .position = 30, .n_tokens = 2, .d_model = H, .original = y, .rewritten = z};
             ck_fails(exf_layer_errors_add(&s, &b, &e), EXF_NUMERIC, e, "7 4 31");
@@ -422,8 +422,7 @@ START_TEST(scores_of_a_device_are_the_same)
     open_sample(&x);
     own = scored(&x, 2, 64);
     ck_ok(exf_scores_new(&s, &x.batch, LANES, V, &e), e);
-    ck_ok(exf_scores_device_open(s, fake_device(1 << 24), &e), e);
-    feed(s, &x, 2, 64);
+    feed(s, &x, 2, 64, fake_device(1 << 24));
     for (size_t l = 0; l < LANES; l++) {
         exf_quality there, here;
         memset(&there, 0, sizeof there);

@@ -3,7 +3,7 @@
 
 #include "artifact/provenance.h"
 #include "base/log.h"
-#include "validate/validate.h"
+#include "validate/validation.h"
 
 #include <fcntl.h>
 #include <unistd.h>

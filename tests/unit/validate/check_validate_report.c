@@ -314,6 +314,23 @@ START_TEST(a_summary_closes_with_what_to_serve)
 }
 END_TEST
 
+/* Of what does not hold the limit the nearest rows are named, without the head of what is recommended. */
+START_TEST(what_does_not_hold_is_not_recommended)
+{
+    static const exf_limit limit = {EXF_LIMIT_KL, 1e-6};
+    sample s;
+    open_screen(&s);
+    add_row(&s, "P2:rank=score", 0.125, 2, 16);
+    add_row(&s, "D8:rank=energy", 0.1, 4, 8);
+    s.report.limit = &limit;
+    char *seen = summary_of(&s);
+    says(seen, "  prefill: nothing holds; nearest P2:rank=score, ");
+    says(seen, "  batches of 16: decode: nothing holds; nearest D8:rank=energy, ");
+    ck_assert_ptr_null(strstr(seen, "Recommended"));
+    close_sample(&s);
+}
+END_TEST
+
 /* Long names, four sizes, more rows than lines, and every sentence there is. */
 START_TEST(a_long_summary_fits_a_screen)
 {
@@ -360,5 +377,6 @@ void exf_suite(Suite *s)
     tcase_add_test(t, tables_name_every_variant);
     tcase_add_test(t, a_short_summary_shows_every_row);
     tcase_add_test(t, a_summary_closes_with_what_to_serve);
+    tcase_add_test(t, what_does_not_hold_is_not_recommended);
     tcase_add_test(t, a_long_summary_fits_a_screen);
 }
