@@ -1,15 +1,20 @@
-/* chat.c - recognises chat templates of plain kinds, and renders conversations in their form; see chat.h. */
-#include "capture/chat_internal.h"
+/* chat.c - recognises chat templates of plain kinds, reads conversations in the shapes that data sets have, and renders them in the
+ * template's form; see chat.h. */
+#include "capture/chat.h"
 
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "capture/members.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { MOST_CONFIG = 64 << 20, MOST_TEMPLATE = 1 << 20 };
+
+/* Ends a refusal: what to do where only the template itself knows. */
+#define RENDER_IT "render the conversations with: %s IN.jsonl OUT.jsonl"
 
 /* ---- templates by their squeezed text ------------------------------------------------------------------------ */
 
@@ -105,22 +110,17 @@ static int is_dropped(const char *text, const char *s, size_t n)
     return at_start && s[0] == '\n' && !memchr(s + 1, '\n', n - 1) && s[n + 1] == '%'; /* a newline, then the blanks of a block */
 }
 
-static exf_code squeeze(const char *text, exf_text *out, exf_err *err)
-{
-    for (const char *s = text; *s;) {
-        size_t n = strspn(s, " \t\r\n");
-        if (n && ((s[n] == '{' && (s[n + 1] == '%' || s[n + 1] == '{')) || !s[n]) && is_dropped(text, s, n)) s += n;
-        else if (*s == '{' && (s[1] == '%' || s[1] == '{')) squeeze_tag(&s, out);
-        else exf_text_append(out, s++, 1);
-    }
-    return exf_text_end(out, err);
-}
-
 static exf_code recognise_plain(exf_chat_kind *out, const char *text, exf_err *err)
 {
     exf_text squeezed = {0};
     exf_code rc;
-    EXF_TRY(squeeze(text, &squeezed, err));
+    for (const char *s = text; *s;) {
+        size_t n = strspn(s, " \t\r\n");
+        if (n && ((s[n] == '{' && (s[n + 1] == '%' || s[n + 1] == '{')) || !s[n]) && is_dropped(text, s, n)) s += n;
+        else if (*s == '{' && (s[1] == '%' || s[1] == '{')) squeeze_tag(&s, &squeezed);
+        else exf_text_append(&squeezed, s++, 1);
+    }
+    EXF_TRY(exf_text_end(&squeezed, err));
     const char *s = squeezed.s ? squeezed.s : "";
     if (exf_starts_with(s, BEFORE)) s += strlen(BEFORE);
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
@@ -163,17 +163,6 @@ static const char *token_of(const exf_json *config, const char *key)
     return text ? text : "";
 }
 
-static const char *template_of(const exf_json *config)
-{
-    const exf_json *j = exf_json_get(config, "chat_template");
-    if (exf_json_type(j) != EXF_JSON_ARRAY) return exf_json_string(j, NULL);
-    for (size_t i = 0; i < exf_json_size(j); i++) {
-        const char *name = exf_json_string(exf_json_get(exf_json_at(j, i), "name"), NULL);
-        if (name && strcmp(name, "default") == 0) return exf_json_string(exf_json_get(exf_json_at(j, i), "template"), NULL);
-    }
-    return NULL;
-}
-
 /* Sets *adds where the tokenizer puts the token before every text by itself. */
 static exf_code adds_itself(int *adds, const exf_tokenizer *t, const char *token, exf_err *err)
 {
@@ -185,19 +174,6 @@ static exf_code adds_itself(int *adds, const exf_tokenizer *t, const char *token
 out:
     exf_ids_free(&none);
     exf_ids_free(&one);
-    return rc;
-}
-
-/* Takes what the form needs of the configuration. */
-static exf_code take_tokens(exf_chat_form *f, const exf_json *config, const exf_tokenizer *t, exf_err *err)
-{
-    const char *bos = token_of(config, "bos_token");
-    int adds = 0;
-    exf_code rc;
-    EXF_TRY(adds_itself(&adds, t, bos, err));
-    EXF_TRY(exf_mem_strdup(&f->bos, adds ? "" : bos, "token of a chat", err));
-    EXF_TRY(exf_mem_strdup(&f->eos, token_of(config, "eos_token"), "token of a chat", err));
-out:
     return rc;
 }
 
@@ -215,30 +191,39 @@ static exf_code refuse_no_template(const char *dir, const char *field, exf_err *
 
 exf_code exf_chat_form_of_model(exf_chat_form *out, const char *dir, const char *field, const exf_tokenizer *t, exf_err *err)
 {
-    char *file = NULL, *config_path = NULL, *own = NULL, command[EXF_SCRIPT_COMMAND];
+    char *file = NULL, *config_path = NULL, *own = NULL, command[EXF_RENDER_COMMAND];
     exf_json *config = NULL;
-    const char *text = NULL;
     size_t n;
-    int has_file = 0, has_config = 0;
+    int has_file = 0, has_config = 0, adds = 0;
     exf_code rc;
-    memset(out, 0, sizeof *out);
+    *out = (exf_chat_form){.model = dir};
     EXF_TRY(exf_path_join(&file, dir, "chat_template.jinja", err));
     EXF_TRY(exf_path_join(&config_path, dir, "tokenizer_config.json", err));
     EXF_TRY(exf_path_look(file, &has_file, err));
     EXF_TRY(exf_path_look(config_path, &has_config, err));
     if (has_config) EXF_TRY(exf_json_load(&config, config_path, MOST_CONFIG, err));
     if (has_file) EXF_TRY(exf_file_slurp(file, MOST_TEMPLATE, &own, &n, err));
-    text = own ? own : template_of(config);
+    const exf_json *templates = exf_json_get(config, "chat_template"), *one = templates; /* one, or several with names */
+    if (exf_json_type(templates) == EXF_JSON_ARRAY) one = NULL;
+    for (size_t i = 0; !one && i < exf_json_size(templates); i++) {
+        const char *name = exf_json_string(exf_json_get(exf_json_at(templates, i), "name"), NULL);
+        if (name && strcmp(name, "default") == 0) one = exf_json_get(exf_json_at(templates, i), "template");
+    }
+    const char *text = own ? own : exf_json_string(one, NULL);
     if (!text) {
         rc = refuse_no_template(dir, field, err);
         goto out;
     }
     EXF_TRY(exf_chat_recognise(&out->kind, text, err));
-    if (out->kind == EXF_CHAT_NONE)
-        rc = exf_fail(err, EXF_MODEL, "the chat template of %s is a program that is not among the plain ones; " EXF_RENDER_IT, dir,
-                      exf_script_command(command, EXF_RENDER_SCRIPT));
-    else
-        rc = take_tokens(out, config, t, err);
+    if (out->kind == EXF_CHAT_NONE) {
+        rc = exf_fail(err, EXF_MODEL, "the chat template of %s is a program that is not among the plain ones; " RENDER_IT, dir,
+                      exf_render_command(command, dir));
+        goto out;
+    }
+    const char *bos = token_of(config, "bos_token");
+    EXF_TRY(adds_itself(&adds, t, bos, err));
+    EXF_TRY(exf_mem_strdup(&out->bos, adds ? "" : bos, "token of a chat", err));
+    EXF_TRY(exf_mem_strdup(&out->eos, token_of(config, "eos_token"), "token of a chat", err));
 out:
     exf_mem_free(file);
     exf_mem_free(config_path);
@@ -254,9 +239,127 @@ void exf_chat_form_free(exf_chat_form *f)
     memset(f, 0, sizeof *f);
 }
 
+/* ---- the messages of a conversation ------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *role, *content; /* role: "system", "user" or "assistant" */
+    size_t len;                 /* of content */
+} message;
+
+/* The messages borrow from the line, or from `joined`. */
+typedef struct {
+    message *message;
+    size_t n, cap;
+    exf_text joined;
+    const char *model; /* directory, for the command that renders; NULL: not known */
+} messages;
+
+/* What each role is called in ShareGPT's turns, {"from": ..., "value": ...}, where others have {"role": ..., "content": ...}. */
+static const struct { const char *from, *role; } roles[] = {
+    {"system", "system"}, {"human", "user"}, {"user", "user"}, {"gpt", "assistant"}, {"assistant", "assistant"},
+};
+
+/* Refuses members that templates read beside role and content, unless they are null or empty. */
+static exf_code refuse_members(const messages *m, const exf_json *object, const char *const *names, const char *where,
+                               exf_err *err)
+{
+    char command[EXF_RENDER_COMMAND];
+    for (; *names; names++) {
+        const exf_json *j = exf_json_get(object, *names);
+        const char *text = exf_json_string(j, NULL);
+        if (exf_json_type(j) == EXF_JSON_NULL || (text && !*text) || (exf_json_type(j) == EXF_JSON_ARRAY && !exf_json_size(j)))
+            continue;
+        return exf_fail(err, EXF_MODEL, "%s has \"%s\", which only the chat template itself knows to render; " RENDER_IT, where,
+                        *names, exf_render_command(command, m->model));
+    }
+    return EXF_OK;
+}
+
+static exf_code add_message(messages *m, const char *role, const char *content, size_t len, exf_err *err)
+{
+    exf_code rc = exf_mem_grow(&m->message, &m->cap, m->n + 1, sizeof *m->message, "messages of a conversation", err);
+    if (rc == EXF_OK) m->message[m->n++] = (message){role, content, len};
+    return rc;
+}
+
+static exf_code read_turn(messages *m, const exf_json *j, exf_err *err)
+{
+    static const char *const others[] = {"tool_calls", "tool_call_id", "function_call", "reasoning_content", "reasoning",
+                                         "thinking", NULL};
+    int is_from = !exf_json_get(j, "role") && exf_json_get(j, "from");
+    const char *role_name = is_from ? "from" : "role", *content_name = is_from ? "value" : "content";
+    const exf_json *content = exf_json_get(j, content_name);
+    const char *word = exf_json_string(exf_json_get(j, role_name), NULL), *role = NULL; /* as all templates know it */
+    char where[40], command[EXF_RENDER_COMMAND];
+    size_t len;
+    snprintf(where, sizeof where, "message %zu", m->n + 1);
+    for (size_t i = 0; word && !role && i < sizeof roles / sizeof *roles; i++)
+        if (strcmp(word, is_from ? roles[i].from : roles[i].role) == 0) role = roles[i].role;
+    if (exf_json_type(j) != EXF_JSON_OBJECT)
+        return exf_fail(err, EXF_MODEL, "%s is %s, expected an object with \"role\" and \"content\"", where, exf_json_type_name(j));
+    if (!word) return exf_fail(err, EXF_MODEL, "%s has no \"%s\"", where, role_name);
+    if (!role)
+        return exf_fail(err, EXF_MODEL, "%s is of role \"%.40s\", expected %s; " RENDER_IT, where, word,
+                        is_from ? "system, human or gpt" : "system, user or assistant",
+                        exf_render_command(command, m->model));
+    const char *text = exf_json_string(content, &len);
+    if (!text)
+        return exf_fail(err, EXF_MODEL, "%s: its \"%s\" is %s, expected a string; " RENDER_IT, where, content_name,
+                        content ? exf_json_type_name(content) : "missing", exf_render_command(command, m->model));
+    exf_code rc = refuse_members(m, j, others, where, err);
+    return rc == EXF_OK ? add_message(m, role, text, len, err) : rc;
+}
+
+/* Reads an instruction, perhaps an input to it, and the answer. */
+static exf_code read_strings(messages *m, const exf_members *found, exf_err *err)
+{
+    size_t last = found->n - 1, len;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < last; i++) {
+        const char *text = exf_json_string(found->part[i], &len);
+        if (!text && i > 0 && exf_json_type(found->part[i]) == EXF_JSON_NULL) continue;
+        if (!text)
+            return exf_fail(err, EXF_MODEL, "\"%s\" is %s, expected a string", found->name[i],
+                            found->part[i] ? exf_json_type_name(found->part[i]) : "missing");
+        if (len) exf_text_appendf(&m->joined, "%s", m->joined.len ? "\n" : "");
+        exf_text_append(&m->joined, text, len);
+    }
+    const char *answer = exf_json_string(found->part[last], &len);
+    if (!answer)
+        return exf_fail(err, EXF_MODEL, "\"%s\" is %s, expected a string", found->name[last],
+                        found->part[last] ? exf_json_type_name(found->part[last]) : "missing");
+    EXF_TRY(exf_text_end(&m->joined, err));
+    EXF_TRY(add_message(m, "user", m->joined.s ? m->joined.s : "", m->joined.len, err));
+    rc = add_message(m, "assistant", answer, len, err);
+out:
+    return rc;
+}
+
+/* Reads the conversation of an object: a list of turns, lists of turns one after another (prompt+completion), or strings, of which
+ * the last is the assistant's and those before, but for empty ones, are the user's, a line each (instruction+input+output). */
+static exf_code read_messages(messages *m, const exf_json *object, const char *field, exf_err *err)
+{
+    static const char *const others[] = {"tools", "functions", "documents", NULL};
+    exf_members found;
+    exf_code rc;
+    (void)exf_members_find(&found, object, field);
+    EXF_TRY(refuse_members(m, object, others, "the conversation", err));
+    if (found.n > 1 && exf_json_string(found.part[0], NULL)) return read_strings(m, &found, err);
+    for (size_t i = 0; i < found.n; i++) {
+        const exf_json *list = found.part[i];
+        size_t n = exf_json_size(list);
+        if (exf_json_type(list) != EXF_JSON_ARRAY || n == 0)
+            return exf_fail(err, EXF_MODEL, "\"%s\" is %s, expected a list of messages", found.name[i],
+                            n ? exf_json_type_name(list) : "empty");
+        for (size_t k = 0; k < n; k++) EXF_TRY(read_turn(m, exf_json_at(list, k), err));
+    }
+out:
+    return rc;
+}
+
 /* ---- rendering ----------------------------------------------------------------------------------------------------- */
 
-static int holds(const exf_message *m, const char *word)
+static int holds(const message *m, const char *word)
 {
     size_t n = strlen(word);
     for (size_t i = 0; i + n <= m->len; i++)
@@ -265,53 +368,45 @@ static int holds(const exf_message *m, const char *word)
 }
 
 /* Refuses what the template takes apart: reasoning inside an answer, and the answer of a tool in a user's place. */
-static exf_code check_qwen3(const exf_message *m, size_t i, exf_err *err)
+static exf_code check_qwen3(const message *m, size_t i, const char *model, exf_err *err)
 {
     int user = strcmp(m->role, "user") == 0, assistant = strcmp(m->role, "assistant") == 0;
-    char command[EXF_SCRIPT_COMMAND];
+    char command[EXF_RENDER_COMMAND];
     const char *word = assistant && holds(m, "</think>")     ? "</think>"
                        : user && holds(m, "<tool_response>") ? "<tool_response>"
                                                              : NULL;
     if (!word) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "message %zu holds %s, which the chat template takes apart; " EXF_RENDER_IT, i + 1, word,
-                    exf_script_command(command, EXF_RENDER_SCRIPT));
-}
-
-/* thinks: an empty thought stands before the content, whose first newlines go. */
-static void render_chatml(const exf_message *m, int thinks, exf_text *out)
-{
-    size_t skip = 0;
-    if (thinks)
-        while (skip < m->len && m->content[skip] == '\n') skip++;
-    exf_text_appendf(out, "<|im_start|>%s\n%s", m->role, thinks ? "<think>\n\n</think>\n\n" : "");
-    exf_text_append(out, m->content + skip, m->len - skip);
-    exf_text_appendf(out, "<|im_end|>\n");
-}
-
-static void render_deepseek_v2(const exf_chat_form *f, const exf_message *m, exf_text *out)
-{
-    int user = strcmp(m->role, "user") == 0, assistant = strcmp(m->role, "assistant") == 0;
-    exf_text_appendf(out, "%s", user ? "User: " : assistant ? "Assistant: " : "");
-    exf_text_append(out, m->content, m->len);
-    exf_text_appendf(out, "%s", assistant ? f->eos : "\n\n");
+    return exf_fail(err, EXF_MODEL, "message %zu holds %s, which the chat template takes apart; " RENDER_IT, i + 1, word,
+                    exf_render_command(command, model));
 }
 
 exf_code exf_chat_render(const exf_chat_form *f, const exf_json *object, const char *field, exf_text *out, exf_err *err)
 {
-    exf_messages all = {0};
-    int asked = 0; /* a user has spoken */
+    messages all = {.model = f->model};
+    int asked = 0, deepseek = f->kind == EXF_CHAT_DEEPSEEK_V2; /* asked: a user has spoken */
     exf_code rc;
-    EXF_TRY(exf_messages_read(&all, object, field, err));
-    if (f->kind == EXF_CHAT_DEEPSEEK_V2) exf_text_appendf(out, "%s", f->bos);
+    EXF_TRY(read_messages(&all, object, field, err));
+    if (deepseek) exf_text_appendf(out, "%s", f->bos);
     for (size_t i = 0; i < all.n; i++) {
-        const exf_message *m = &all.message[i];
-        if (f->kind == EXF_CHAT_QWEN3) EXF_TRY(check_qwen3(m, i, err));
-        asked |= strcmp(m->role, "user") == 0;
-        if (f->kind == EXF_CHAT_DEEPSEEK_V2) render_deepseek_v2(f, m, out);
-        else render_chatml(m, f->kind == EXF_CHAT_QWEN3 && asked && i + 1 == all.n && strcmp(m->role, "assistant") == 0, out);
+        const message *m = &all.message[i];
+        int user = strcmp(m->role, "user") == 0, assistant = strcmp(m->role, "assistant") == 0;
+        size_t skip = 0;
+        if (f->kind == EXF_CHAT_QWEN3) EXF_TRY(check_qwen3(m, i, f->model, err));
+        asked |= user;
+        if (deepseek) {
+            exf_text_appendf(out, "%s", user ? "User: " : assistant ? "Assistant: " : "");
+        } else {
+            /* an empty thought stands before the content, whose first newlines go */
+            int thinks = f->kind == EXF_CHAT_QWEN3 && asked && i + 1 == all.n && assistant;
+            while (thinks && skip < m->len && m->content[skip] == '\n') skip++;
+            exf_text_appendf(out, "<|im_start|>%s\n%s", m->role, thinks ? "<think>\n\n</think>\n\n" : "");
+        }
+        exf_text_append(out, m->content + skip, m->len - skip);
+        exf_text_appendf(out, "%s", !deepseek ? "<|im_end|>\n" : assistant ? f->eos : "\n\n");
     }
     rc = exf_text_end(out, err);
 out:
-    exf_messages_free(&all);
+    exf_mem_free(all.message);
+    exf_text_free(&all.joined);
     return rc;
 }

@@ -22,10 +22,12 @@ typedef enum { EXF_CHAT_NONE, EXF_CHAT_CHATML, EXF_CHAT_QWEN3, EXF_CHAT_DEEPSEEK
 typedef struct {
     exf_chat_kind kind;
     char *bos, *eos; /* deepseek-v2; bos is "" where the tokenizer itself puts it before every text */
+    const char *model; /* borrowed: the checkpoint's directory, which refusals name; NULL: not known */
 } exf_chat_form;
 
-/* Recognises the template of a checkpoint: chat_template.jinja, else chat_template in tokenizer_config.json, of several
- * the one that is named default.  field: the members that will be rendered, for the message where there is no template. */
+/* Recognises the template of a checkpoint, whose directory is borrowed: chat_template.jinja, else chat_template in
+ * tokenizer_config.json, of several the one that is named default.  field: the members that will be rendered, for the message where
+ * there is no template. */
 exf_code exf_chat_form_of_model(exf_chat_form *out, const char *dir, const char *field, const exf_tokenizer *t,
                                 exf_err *err) EXF_CHECKED;
 void exf_chat_form_free(exf_chat_form *f);

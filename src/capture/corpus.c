@@ -29,6 +29,7 @@ typedef struct {
     exf_document *document; /* those that the corpus has something of, by rising number */
     size_t n_document, cap_document;
     exf_digest_set kept; /* of the corpus so far */
+    char *model;         /* directory of the tokenizer; NULL: the run has none */
 } builder;
 
 static exf_code check_request(const exf_corpus_request *q, exf_err *err)
@@ -130,20 +131,6 @@ out:
     return rc;
 }
 
-/* Keeps the source's documents of which the corpus has a sequence, taken from them or from one that they are a copy of. */
-static exf_code keep_documents(builder *b, exf_err *err)
-{
-    for (int64_t i = 0; i < b->pool.n_documents; i++) {
-        exf_document *d = &b->pool.document[i];
-        if (!d->is_run && !d->is_copied) continue;
-        exf_code rc = exf_mem_grow(&b->document, &b->cap_document, b->n_document + 1, sizeof *b->document, "documents", err);
-        if (rc != EXF_OK) return rc;
-        d->number += b->documents;
-        b->document[b->n_document++] = *d;
-    }
-    return EXF_OK;
-}
-
 static exf_code add_source(builder *b, size_t i, exf_err *err)
 {
     exf_code rc;
@@ -160,7 +147,13 @@ static exf_code add_source(builder *b, size_t i, exf_err *err)
     for (size_t k = 0; k < take; k++) EXF_TRY(take_chunk(b, pick[k], (int32_t)i, domain, err));
     exf_domain *d = &c->domains[domain];
     uint64_t kept = c->n_tokens - before;
-    EXF_TRY(keep_documents(b, err));
+    for (int64_t k = 0; k < p->n_documents; k++) { /* keeps those of which the corpus has a sequence, or that one is a copy of */
+        exf_document *document = &p->document[k];
+        if (!document->is_run && !document->is_copied) continue;
+        EXF_TRY(exf_mem_grow(&b->document, &b->cap_document, b->n_document + 1, sizeof *b->document, "documents", err));
+        document->number += b->documents;
+        b->document[b->n_document++] = *document;
+    }
     b->documents += p->n_documents;
     c->documents_known |= p->source->format != EXF_SOURCE_TOKENS;
     d->sequences_kept += take;
@@ -225,7 +218,7 @@ static exf_code read_sources(builder *b, exf_err *err)
     exf_eta work = plan_reading(b->manifest);
     exf_code rc;
     exf_progress_begin("reading text", 0, &work, HASHING);
-    EXF_TRY(b->request->manifest_text ? exf_manifest_verify_texts(b->manifest, err) : exf_manifest_verify(b->manifest, err));
+    EXF_TRY(exf_manifest_verify(b->manifest, b->request->manifest_text != NULL, err));
     exf_progress_turn(TOKENIZING);
     for (size_t i = 0; i < b->manifest->n; i++) EXF_TRY(add_source(b, i, err));
     EXF_TRY(exf_manifest_unpinned(b->manifest, &b->corpus->unpinned, &b->corpus->n_unpinned, err));
@@ -234,29 +227,15 @@ out:
     return rc;
 }
 
-/* Has a refusal's command name the model. */
-static void name_model_of(const exf_corpus_request *q, exf_err *err)
-{
-    char *dir = NULL;
-    exf_err ignored;
-    if (q->tokenizer && exf_path_dir(&dir, q->tokenizer, &ignored) == EXF_OK) exf_name_model(err, dir);
-    exf_mem_free(dir);
-}
-
 /* Finds how the model's chat template renders, if a source has conversations. */
 static exf_code find_chat_form(builder *b, exf_err *err)
 {
     const exf_manifest *m = b->manifest;
-    char *dir = NULL;
     size_t i = 0;
-    exf_code rc;
     while (i < m->n && m->source[i].format != EXF_SOURCE_CHAT) i++;
     if (i == m->n) return EXF_OK;
-    EXF_TRY(exf_path_dir(&dir, b->request->tokenizer, err));
-    rc = exf_chat_form_of_model(&b->chat, dir, m->source[i].field, b->tokenizer, err);
+    exf_code rc = exf_chat_form_of_model(&b->chat, b->model, m->source[i].field, b->tokenizer, err);
     if (rc != EXF_OK) exf_err_prefix(err, "%s: ", m->source[i].label);
-out:
-    exf_mem_free(dir);
     return rc;
 }
 
@@ -321,10 +300,11 @@ exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *q, exf_err 
         snprintf(b.corpus->tokenizer_bos, sizeof b.corpus->tokenizer_bos, "%s", exf_tokenizer_bos(b.tokenizer));
         report_bos(b.tokenizer);
     }
+    if (q->tokenizer) EXF_TRY(exf_path_dir(&b.model, q->tokenizer, err));
     EXF_TRY(find_chat_form(&b, err));
     EXF_TRY(exf_mem_new(&b.want, b.manifest->n, sizeof *b.want, "shares of the sources", err));
     EXF_TRY(exf_manifest_shares(b.manifest, q->sequences, b.want, err));
-    b.pool = (exf_source_chunks){.tokenizer = b.tokenizer, .chat = b.chat, .max_tokens = q->max_tokens,
+    b.pool = (exf_source_chunks){.tokenizer = b.tokenizer, .chat = b.chat, .model = b.model, .max_tokens = q->max_tokens,
                                  .min_tokens = q->min_tokens, .vocab = q->vocab};
     b.corpus->n_sources = b.manifest->n;
     memcpy(b.corpus->manifest_sha256, b.manifest->sha256, sizeof b.manifest->sha256);
@@ -341,9 +321,9 @@ out:
     exf_digest_set_free(&b.kept);
     exf_ids_free(&b.pool.ids);
     exf_chat_form_free(&b.chat);
+    exf_mem_free(b.model);
     exf_tokenizer_free(b.tokenizer);
     exf_manifest_free(b.manifest);
-    if (rc != EXF_OK) name_model_of(q, err);
     if (rc != EXF_OK) exf_corpus_free(b.corpus);
     else *out = b.corpus;
     return rc;
@@ -363,55 +343,23 @@ void exf_corpus_free(exf_corpus *c)
 
 /* ---- a dry run, whose data may not be there yet ------------------------------------------------------ */
 
-/* Sets *missing to the first file that the corpus needs and that is not there, or NULL. */
-static exf_code first_missing(const char **missing, const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
-{
-    int found = 1;
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && found && i < m->n; i++)
-        if (strcmp(m->source[i].file, EXF_STANDARD_INPUT) != 0) rc = exf_path_look(*missing = m->source[i].file, &found, err);
-    if (rc == EXF_OK && found && first_text(m) < m->n && q->tokenizer) rc = exf_path_look(*missing = q->tokenizer, &found, err);
-    if (found) *missing = NULL;
-    return rc;
-}
-
-/* Loads the tokenizer of sources that are text, so that a run refuses it before its data is fetched. */
-static exf_code check_tokenizer(const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
-{
-    exf_tokenizer *t = NULL;
-    exf_code rc = EXF_OK;
-    int found = 0;
-    if (first_text(m) < m->n && q->tokenizer) rc = exf_path_look(q->tokenizer, &found, err);
-    if (found) rc = exf_tokenizer_load(&t, q->tokenizer, q->bos, err);
-    if (t) report_bos(t);
-    if (t) rc = check_vocabulary(t, q, err);
-    exf_tokenizer_free(t);
-    return rc;
-}
-
-/* Computes how many sequences each source gives, by the manifest and the request alone. */
-static exf_code count_sequences(const exf_manifest *m, const exf_corpus_request *q, int64_t *want, size_t *total, exf_err *err)
-{
-    exf_code rc = exf_manifest_shares(m, q->sequences, want, err);
-    *total = 0;
-    for (size_t i = 0; rc == EXF_OK && i < m->n; i++) {
-        if (want[i] < 0)
-            return exf_fail(err, EXF_USAGE,
-                            "%s: states no number of sequences and the run none either: without its file it cannot be planned",
-                            m->source[i].label);
-        *total += (size_t)want[i];
-    }
-    if (rc == EXF_OK && *total == 0) return exf_fail(err, EXF_USAGE, "%s: no sequences are asked for", m->path);
-    return rc;
-}
-
 static exf_code make_stand_in(exf_corpus *c, const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
 {
     int64_t *want = NULL;
-    size_t total, n = 0;
+    size_t total = 0, n = 0;
     exf_code rc;
     EXF_TRY(exf_mem_new(&want, m->n, sizeof *want, "shares of the sources", err));
-    EXF_TRY(count_sequences(m, q, want, &total, err));
+    EXF_TRY(exf_manifest_shares(m, q->sequences, want, err));
+    for (size_t i = 0; i < m->n; i++) {
+        if (want[i] < 0) {
+            rc = exf_fail(err, EXF_USAGE,
+                          "%s: states no number of sequences and the run none either: without its file it cannot be planned",
+                          m->source[i].label);
+            goto out;
+        }
+        total += (size_t)want[i];
+    }
+    if (total == 0) EXF_TRY(exf_fail(err, EXF_USAGE, "%s: no sequences are asked for", m->path));
     EXF_TRY(exf_mem_new(&c->sequence, total, sizeof *c->sequence, "sequences", err));
     for (size_t i = 0; i < m->n; i++)
         for (int64_t k = 0; k < want[i]; k++, n++)
@@ -431,20 +379,30 @@ exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, ch
 {
     exf_code rc;
     exf_manifest *m = NULL;
+    exf_tokenizer *t = NULL;
     *out = NULL;
     *missing = NULL;
     EXF_TRY(read_manifest(&m, request, err));
-    const char *absent = NULL;
-    EXF_TRY(first_missing(&absent, m, request, err));
-    if (!absent) {
+    const char *absent = NULL, *tokenizer = first_text(m) < m->n ? request->tokenizer : NULL; /* of sources that are text */
+    int found = 1, has_tokenizer = 0;
+    for (size_t i = 0; found && i < m->n; i++)
+        if (strcmp(m->source[i].file, EXF_STANDARD_INPUT) != 0) EXF_TRY(exf_path_look(absent = m->source[i].file, &found, err));
+    if (tokenizer) EXF_TRY(exf_path_look(tokenizer, &has_tokenizer, err));
+    if (found && tokenizer && !has_tokenizer) absent = tokenizer;
+    if (found && (!tokenizer || has_tokenizer)) {
         rc = exf_corpus_load(out, request, err);
         goto out;
     }
-    EXF_TRY(check_tokenizer(m, request, err));
+    if (has_tokenizer) { /* so that a run refuses it before its data is fetched */
+        EXF_TRY(exf_tokenizer_load(&t, tokenizer, request->bos, err));
+        report_bos(t);
+        EXF_TRY(check_vocabulary(t, request, err));
+    }
     EXF_TRY(exf_mem_strdup(missing, absent, "missing file", err));
     EXF_TRY(exf_mem_new(out, 1, sizeof **out, "corpus", err));
     EXF_TRY(make_stand_in(*out, m, request, err));
 out:
+    exf_tokenizer_free(t);
     exf_manifest_free(m);
     if (rc != EXF_OK) {
         exf_corpus_free(*out);

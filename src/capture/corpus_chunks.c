@@ -1,4 +1,5 @@
-/* corpus_chunks.c - cuts documents into sequences, and leaves out those that a corpus has already; see corpus_internal.h. */
+/* corpus_chunks.c - cuts documents into sequences, leaves out those that a corpus has already, and says which are of one document,
+ * near copies being one; see corpus_internal.h. */
 #include "capture/corpus_internal.h"
 
 #include "artifact/data.h"
@@ -6,19 +7,6 @@
 #include "base/mem.h"
 
 #include <string.h>
-
-/* Adds the document whose ids are ids[first..]. */
-static exf_code add_document(exf_source_chunks *p, size_t first, const exf_sketch *sketch, exf_err *err)
-{
-    size_t n = p->ids.n - first;
-    exf_code rc = exf_mem_grow(&p->document, &p->cap_documents, (size_t)p->n_documents + 1, sizeof *p->document, "documents", err);
-    if (rc != EXF_OK) return rc;
-    exf_document *d = &p->document[p->n_documents];
-    *d = (exf_document){.number = p->n_documents++};
-    if (sketch) d->sketch = *sketch;
-    else exf_sketch_of_ids(&d->sketch, p->ids.id + first, n);
-    return exf_sequence_sha256(d->sha256, p->ids.id + first, (int32_t)n, err);
-}
 
 exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, const exf_sketch *sketch, exf_err *err)
 {
@@ -36,7 +24,14 @@ exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, const exf_ske
         p->chunk[p->n++] = (exf_token_chunk){first, (int32_t)n, p->n_documents, p->n_rows++};
         first += n;
     }
-    return add_document(p, begin, sketch, err);
+    size_t n = p->ids.n - begin;
+    exf_code rc = exf_mem_grow(&p->document, &p->cap_documents, (size_t)p->n_documents + 1, sizeof *p->document, "documents", err);
+    if (rc != EXF_OK) return rc;
+    exf_document *d = &p->document[p->n_documents];
+    *d = (exf_document){.number = p->n_documents++};
+    if (sketch) d->sketch = *sketch;
+    else exf_sketch_of_ids(&d->sketch, p->ids.id + begin, n);
+    return exf_sequence_sha256(d->sha256, p->ids.id + begin, (int32_t)n, err);
 }
 
 /* ---- sequences that are there twice --------------------------------------------------------------------------- */
@@ -127,4 +122,54 @@ void exf_digest_set_free(exf_digest_set *s)
     exf_mem_free(s->digest);
     exf_mem_free(s->used);
     *s = (exf_digest_set){0};
+}
+
+/* ---- documents that are near copies --------------------------------------------------------------------------- */
+
+/* Sets least [n] to the index of the document of least digest of each group, at the group's lowest index, and counts documents that
+ * run: those whose sequences are all copies of others' do not. */
+static exf_code sum_up_groups(exf_corpus *c, size_t *least, const size_t *group, const exf_document *document, size_t n,
+                              exf_err *err)
+{
+    uint64_t *size = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&size, n, sizeof *size, "near copies", err));
+    for (size_t i = 0; i < n; i++) {
+        size_t g = group[i];
+        if (g == i || memcmp(document[i].sha256, document[least[g]].sha256, sizeof document->sha256) < 0) least[g] = i;
+        size[g] += (uint64_t)document[i].is_run;
+        c->n_documents += (uint64_t)document[i].is_run;
+    }
+    for (size_t g = 0; g < n; g++) {
+        c->n_groups += size[g] > 0;
+        c->near_copies += size[g] > 1 ? size[g] : 0;
+        if (size[g] > 1 && size[g] > c->largest_group) c->largest_group = size[g];
+    }
+out:
+    exf_mem_free(size);
+    return rc;
+}
+
+exf_code exf_corpus_group(exf_corpus *c, const exf_document *document, size_t n, exf_err *err)
+{
+    size_t *group = NULL, *least = NULL, at = 0;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&group, n, sizeof *group, "near copies", err));
+    EXF_TRY(exf_mem_new(&least, n, sizeof *least, "near copies", err));
+    EXF_TRY(exf_mem_new(&c->sketch, n, sizeof *c->sketch, "near copies", err));
+    c->n_sketches = n;
+    for (size_t i = 0; i < n; i++) c->sketch[i] = document[i].sketch;
+    EXF_TRY(exf_near_copies_find(group, c->sketch, n, err));
+    EXF_TRY(sum_up_groups(c, least, group, document, n, err));
+    for (size_t i = 0; i < c->n_sequences; i++) {
+        exf_sequence *s = &c->sequence[i];
+        while (document[at].number < s->document) at++;
+        s->sketch = at;
+        s->group = document[group[at]].number;
+        memcpy(s->group_sha256, document[least[group[at]]].sha256, sizeof s->group_sha256);
+    }
+out:
+    exf_mem_free(group);
+    exf_mem_free(least);
+    return rc;
 }

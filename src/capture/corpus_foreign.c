@@ -22,11 +22,6 @@ static const struct { const char *magic; size_t n; exf_foreign is; } kinds[] = {
     {"\x89HDF\r\n\x1a\n", 8, {"an HDF5 file, not a text", "exfold-validate takes tables by --tables FILE", NULL}},
 };
 
-static int is_tar(const char *bytes, size_t len)
-{
-    return len >= 262 && memcmp(bytes + 257, "ustar", 5) == 0;
-}
-
 /* Returns 1 for a stream of Arrow's messages, as datasets keep them: a mark, the length of a schema, and its flatbuffer, whose root
  * lies within its first bytes. */
 static int is_arrow_stream(const char *bytes, size_t len)
@@ -66,7 +61,8 @@ int exf_foreign_find(exf_foreign *out, const char *bytes, size_t len)
     exf_packing again = exf_packing_of(bytes, len); /* the bytes are unpacked once */
     if (again == EXF_GZIP) *out = (exf_foreign){"compressed with gzip twice", "unpack it first: gzip -d FILE", NULL};
     else if (again == EXF_ZSTD) *out = (exf_foreign){"compressed twice", "unpack it first: zstd -d FILE", NULL};
-    else if (is_tar(bytes, len)) *out = (exf_foreign){"a tar archive", "unpack it into a directory first, and name that", NULL};
+    else if (len >= 262 && memcmp(bytes + 257, "ustar", 5) == 0)
+        *out = (exf_foreign){"a tar archive", "unpack it into a directory first, and name that", NULL};
     else if (is_arrow_stream(bytes, len)) *out = (exf_foreign){"an Arrow table", NULL, "table_lines.py"};
     else if (is_utf16(bytes, len)) *out = (exf_foreign){"UTF-16", "pipe it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE" PIPED, NULL};
     else return 0;

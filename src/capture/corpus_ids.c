@@ -11,18 +11,6 @@
 
 /* ---- lists in JSON lines ------------------------------------------------------------------------------------ */
 
-/* Refuses padding, which the mask of a line marks by zeros: it is no part of the text. */
-static exf_code check_mask(const exf_json *object, size_t n, const char *label, const char *place, exf_err *err)
-{
-    const exf_json *mask = exf_json_get(object, "attention_mask");
-    if (exf_json_type(mask) != EXF_JSON_ARRAY) return EXF_OK;
-    for (size_t i = 0; i < exf_json_size(mask) && i < n; i++)
-        if (exf_json_type(exf_json_at(mask, i)) == EXF_JSON_INT && exf_json_int(exf_json_at(mask, i)) == 0)
-            return exf_fail(err, EXF_MODEL, "%s%s: \"attention_mask\" has a 0 at position %zu: these ids are padded; leave the "
-                            "padding out, or give the texts themselves", label, place, i);
-    return EXF_OK;
-}
-
 exf_code exf_source_chunks_add_ids(exf_source_chunks *p, const exf_json *object, const char *place, exf_err *err)
 {
     const char *field = p->source->field, *label = p->source->label;
@@ -32,7 +20,11 @@ exf_code exf_source_chunks_add_ids(exf_source_chunks *p, const exf_json *object,
     if (exf_json_type(list) != EXF_JSON_ARRAY)
         return exf_fail(err, EXF_MODEL, "%s%s: \"%s\" is %s, expected a list of token ids", label, place, field,
                         list ? exf_json_type_name(list) : "missing");
-    EXF_TRY(check_mask(object, n, label, place, err));
+    const exf_json *mask = exf_json_get(object, "attention_mask"); /* its zeros mark padding, which is no part of the text */
+    for (size_t i = 0; exf_json_type(mask) == EXF_JSON_ARRAY && i < exf_json_size(mask) && i < n; i++)
+        if (exf_json_type(exf_json_at(mask, i)) == EXF_JSON_INT && exf_json_int(exf_json_at(mask, i)) == 0)
+            return exf_fail(err, EXF_MODEL, "%s%s: \"attention_mask\" has a 0 at position %zu: these ids are padded; leave the "
+                            "padding out, or give the texts themselves", label, place, i);
     EXF_TRY(exf_mem_grow(&p->ids.id, &p->ids.cap, first + n, sizeof *p->ids.id, "token ids", err));
     for (size_t i = 0; i < n; i++) {
         const exf_json *j = exf_json_at(list, i);

@@ -30,6 +30,7 @@ typedef struct {
 typedef struct {
     const exf_manifest_source *source;
     const exf_tokenizer *tokenizer; /* NULL if every source is token ids */
+    const char *model;              /* its directory, for the command that renders conversations; NULL: not known */
     exf_chat_form chat;             /* how conversations are rendered; of use where the source is one of chats */
     int64_t max_tokens, min_tokens, vocab;
     exf_ids ids;
@@ -56,7 +57,7 @@ exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, const exf_ske
 exf_code exf_source_chunks_add_ids(exf_source_chunks *p, const exf_json *object, const char *place, exf_err *err) EXF_CHECKED;
 /* Removes chunks that are in the set, or came before in the source. */
 exf_code exf_source_chunks_drop_duplicates(exf_source_chunks *p, const exf_digest_set *kept, exf_err *err) EXF_CHECKED;
-/* Groups the near copies among the documents of a corpus, by rising number (corpus_groups.c): fills its sketches, group,
+/* Groups the near copies among the documents of a corpus, by rising number: fills its sketches, group,
  * group_sha256 and sketch of its sequences, and what it counts. */
 exf_code exf_corpus_group(exf_corpus *c, const exf_document *document, size_t n, exf_err *err) EXF_CHECKED;
 /* Adds the digest of a sequence. */

@@ -12,7 +12,7 @@ enum { LONGEST_HEAD = 16 << 20 }; /* bytes in which a first line is looked for *
 
 /* The beginning of a file. */
 typedef struct {
-    const char *path, *field;
+    const char *path, *field, *model;
     const char *name; /* for messages */
     char *bytes;      /* unpacked, without a byte-order mark */
     size_t len;
@@ -57,45 +57,16 @@ static int ends_with(const head *h, const char *ending)
 
 /* ---- what is refused ----------------------------------------------------- */
 
-/* Returns 1 for a file whose name promises a text. */
-static int is_promised(const head *h)
-{
-    static const char *const endings[] = {".txt", ".text", ".md", ".jsonl", ".ndjson"};
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (ends_with(h, endings[i])) return 1;
-    return 0;
-}
-
-/* Returns 1 for a file that is passed over, and says what it is. */
+/* Returns 1 for a file that is passed over, and says what it is; none whose name promises a text and that is not empty. */
 static int pass_over(const head *h, exf_foreign what)
 {
-    if (!h->found || (is_promised(h) && h->len)) return 0;
+    static const char *const endings[] = {".txt", ".text", ".md", ".jsonl", ".ndjson"};
+    int is_promised = 0;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) is_promised |= ends_with(h, endings[i]);
+    if (!h->found || (is_promised && h->len)) return 0;
     h->out->no_text = what.is;
     h->out->script = what.script;
     return 1;
-}
-
-static exf_code refuse_foreign(const head *h)
-{
-    exf_foreign what;
-    exf_text mend = {0};
-    if (!exf_foreign_find(&what, h->bytes, h->len) || pass_over(h, what)) return EXF_OK;
-    exf_foreign_mend(&what, h->path, &mend);
-    exf_code rc = exf_text_end(&mend, h->err);
-    if (rc == EXF_OK) rc = exf_fail(h->err, EXF_MODEL, "%s: is %s; %s", h->name, what.is, mend.s);
-    exf_text_free(&mend);
-    return rc;
-}
-
-/* Refuses what is not UTF-8, but for the last character of a head, which may be cut. */
-static exf_code refuse_bytes(const head *h)
-{
-    size_t bad = exf_utf8_valid(h->bytes, h->len);
-    if (bad == h->len || (h->cut && bad + 4 > h->len) || pass_over(h, (exf_foreign){.is = "no UTF-8"})) return EXF_OK;
-    (void)exf_fail(h->err, EXF_MODEL,
-                   "%s: is neither UTF-8 text, JSON lines nor .safetensors with token ids: byte 0x%02x at offset %zu is no UTF-8",
-                   h->name, (unsigned)(unsigned char)h->bytes[bad], bad);
-    return exf_encoding_advise(h->err, h->bytes, h->len, h->path);
 }
 
 /* ---- JSON lines ---------------------------------------------------------- */
@@ -121,7 +92,7 @@ static exf_code wrong_member(const head *h, const exf_json *object, const char *
     exf_code rc;
     exf_text_appendf(&place, "%s: line %d", h->name, line);
     EXF_TRY(exf_text_end(&place, h->err));
-    EXF_TRY(exf_refuse_conversation(object, place.s, h->path, h->err));
+    EXF_TRY(exf_refuse_conversation(object, place.s, h->path, h->model, h->err));
     exf_member_names(object, &present);
     EXF_TRY(exf_text_end(&present, h->err));
     if (member)
@@ -188,12 +159,6 @@ static exf_code try_jsonl(const head *h, int *known)
 
 /* ---- token ids -------------------------------------------------------------- */
 
-/* Returns 1 for eight bytes of length and a JSON object: no text has a NUL that early. */
-static int is_safetensors(const head *h)
-{
-    return exf_ends_with(h->path, ".safetensors") || (h->len > 8 && h->bytes[8] == '{' && memchr(h->bytes, 0, 8));
-}
-
 static exf_code take_tokens(const head *h)
 {
     static const exf_foreign weights = {.is = "tensors, no token ids"};
@@ -239,45 +204,43 @@ out:
 
 /* ---- the whole ---------------------------------------------------------------- */
 
-static exf_code recognise(head *h)
+exf_code exf_recognise(exf_recognised *out, const char *path, const char *field, const char *model, int found, exf_err *err)
 {
-    exf_recognised *out = h->out;
+    head begin = {.path = path, .field = field, .model = model, .out = out, .found = found, .err = err}, *h = &begin;
+    exf_foreign what;
+    exf_text mend = {0};
     int known = 0;
     exf_code rc;
+    h->name = strcmp(path, EXF_STANDARD_INPUT) == 0 && !found ? "standard input" : path;
     *out = (exf_recognised){.format = EXF_SOURCE_TEXT};
     EXF_TRY(read_head(h));
-    if (!h->len && !pass_over(h, (exf_foreign){.is = "empty"})) {
-        rc = exf_fail(h->err, EXF_MODEL, "%s: is empty", h->name);
-        goto out;
+    if (!h->len && !pass_over(h, (exf_foreign){.is = "empty"})) EXF_TRY(exf_fail(err, EXF_MODEL, "%s: is empty", h->name));
+    if (!out->no_text && exf_foreign_find(&what, h->bytes, h->len) && !pass_over(h, what)) {
+        exf_foreign_mend(&what, path, &mend);
+        EXF_TRY(exf_text_end(&mend, err));
+        EXF_TRY(exf_fail(err, EXF_MODEL, "%s: is %s; %s", h->name, what.is, mend.s));
     }
-    if (!out->no_text) EXF_TRY(refuse_foreign(h));
     if (out->no_text) goto out;
-    if (is_safetensors(h)) {
+    /* .safetensors has eight bytes of length and a JSON object: no text has a NUL that early */
+    if (exf_ends_with(path, ".safetensors") || (h->len > 8 && h->bytes[8] == '{' && memchr(h->bytes, 0, 8))) {
         EXF_TRY(take_tokens(h));
     } else {
-        EXF_TRY(refuse_bytes(h));
+        size_t bad = exf_utf8_valid(h->bytes, h->len); /* the last character of a head may be cut */
+        if (bad < h->len && !(h->cut && bad + 4 > h->len) && !pass_over(h, (exf_foreign){.is = "no UTF-8"})) {
+            (void)exf_fail(err, EXF_MODEL, "%s: is neither UTF-8 text, JSON lines nor .safetensors with token ids: byte 0x%02x at "
+                           "offset %zu is no UTF-8", h->name, (unsigned)(unsigned char)h->bytes[bad], bad);
+            EXF_TRY(exf_encoding_advise(err, h->bytes, h->len, path));
+        }
         if (!out->no_text) EXF_TRY(try_jsonl(h, &known));
         if (!known) exf_text_appendf(&out->about, "plain text, one document");
     }
     if (h->packing != EXF_PLAIN) exf_text_appendf(&out->about, ", %s", exf_packing_name(h->packing));
-    EXF_TRY(exf_text_end(&out->field, h->err));
-    rc = exf_text_end(&out->about, h->err);
+    EXF_TRY(exf_text_end(&out->field, err));
+    rc = exf_text_end(&out->about, err);
 out:
+    exf_text_free(&mend);
     exf_mem_free(h->bytes);
     return rc;
-}
-
-exf_code exf_recognise(exf_recognised *out, const char *path, const char *field, exf_err *err)
-{
-    head h = {.path = path, .field = field, .out = out, .err = err};
-    h.name = strcmp(path, EXF_STANDARD_INPUT) == 0 ? "standard input" : path;
-    return recognise(&h);
-}
-
-exf_code exf_recognise_found(exf_recognised *out, const char *path, const char *field, exf_err *err)
-{
-    head h = {.path = path, .name = path, .field = field, .out = out, .found = 1, .err = err};
-    return recognise(&h);
 }
 
 void exf_recognised_free(exf_recognised *r)

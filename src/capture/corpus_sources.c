@@ -17,29 +17,24 @@ enum { CHUNK = 1 << 16, MAX_DOCUMENT = EXF_MOST_DOCUMENT_BYTES };
 
 /* ---- one document ----------------------------------------------------------------------------------------- */
 
-/* Removes what the tokenizer put before a document that itself begins with it, as rendered conversations do. */
-static void drop_second_bos(exf_source_chunks *p, size_t first)
-{
-    size_t n;
-    const int32_t *before = exf_tokenizer_before(p->tokenizer, &n);
-    int32_t *id = p->ids.id + first;
-    if (!n || p->ids.n - first < 2 * n || memcmp(id + n, before, n * sizeof *id) != 0) return;
-    memmove(id, id + n, (p->ids.n - first - n) * sizeof *id);
-    p->ids.n -= n;
-    p->own_bos++;
-}
-
 /* Cuts a document into chunks of tokens.  at: where it is in the source, "" or ": line 7". */
 static exf_code add_document(exf_source_chunks *p, const char *text, size_t len, const char *at, exf_err *err)
 {
-    size_t first = p->ids.n;
+    size_t first = p->ids.n, n;
     exf_sketch sketch;
     exf_code rc = exf_tokenizer_encode(p->tokenizer, text, len, &p->ids, err);
     if (rc != EXF_OK) {
         exf_err_prefix(err, "%s%s: ", p->source->label, at);
         return rc;
     }
-    drop_second_bos(p, first);
+    const int32_t *before = exf_tokenizer_before(p->tokenizer, &n);
+    int32_t *id = p->ids.id + first;
+    /* what the tokenizer put before a document that itself begins with it, as rendered conversations do, goes */
+    if (n && p->ids.n - first >= 2 * n && memcmp(id + n, before, n * sizeof *id) == 0) {
+        memmove(id, id + n, (p->ids.n - first - n) * sizeof *id);
+        p->ids.n -= n;
+        p->own_bos++;
+    }
     exf_sketch_of_text(&sketch, text, len);
     return exf_source_chunks_cut(p, first, &sketch, err);
 }
@@ -177,12 +172,6 @@ static exf_code next_line(line_reader *r, const char **line, size_t *len, exf_er
     }
 }
 
-static int is_blank(const char *line, size_t len)
-{
-    while (len && strchr(" \t\r", line[len - 1]) && line[len - 1]) len--;
-    return len == 0;
-}
-
 /* ---- JSON lines ------------------------------------------------------ */
 
 static int matches(const exf_manifest_source *s, const exf_json *object)
@@ -222,7 +211,7 @@ static exf_code wrong_member(const line_reader *r, const exf_json *object, const
     exf_code rc;
     exf_text_appendf(&place, "%s: line %" PRId64, s->label, r->number);
     EXF_TRY(exf_text_end(&place, err));
-    EXF_TRY(exf_refuse_conversation(object, place.s, s->file, err));
+    EXF_TRY(exf_refuse_conversation(object, place.s, s->file, r->pool->model, err));
     exf_member_names(object, &present);
     EXF_TRY(exf_text_end(&present, err));
     if (member)
@@ -233,18 +222,6 @@ out:
     exf_text_free(&place);
     exf_text_free(&present);
     return rc;
-}
-
-/* Puts the strings of several members one after another into the line's text. */
-static exf_code join_members(line_reader *r, const exf_members *m, const exf_json *object, exf_err *err)
-{
-    for (size_t i = 0; i < m->n; i++) {
-        size_t n;
-        const char *text = exf_json_string(m->part[i], &n);
-        if (!text) return wrong_member(r, object, m->name[i], err);
-        exf_text_append(&r->rendered, text, n);
-    }
-    return exf_text_end(&r->rendered, err);
 }
 
 /* Finds the text of a line, or renders its conversation; what that gives is valid until the next line. */
@@ -262,7 +239,12 @@ static exf_code find_text(line_reader *r, const exf_json *object, const char **t
     exf_text_free(&r->rendered);
     r->rendered = (exf_text){0};
     if (s->format != EXF_SOURCE_CHAT) {
-        rc = join_members(r, &m, object, err);
+        for (size_t i = 0; i < m.n; i++) { /* the strings of several members, one after another */
+            const char *part = exf_json_string(m.part[i], n);
+            if (!part) return wrong_member(r, object, m.name[i], err);
+            exf_text_append(&r->rendered, part, *n);
+        }
+        rc = exf_text_end(&r->rendered, err);
     } else {
         rc = exf_chat_render(&r->pool->chat, object, s->field, &r->rendered, err);
         if (rc != EXF_OK) exf_err_prefix(err, "%s: line %" PRId64 ": ", s->label, r->number);
@@ -320,7 +302,9 @@ exf_code exf_source_chunks_read_lines(exf_source_chunks *p, exf_err *err)
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(next_line(&r, &line, &len, err));
         if (!line) break;
-        if (!is_blank(line, len)) EXF_TRY(read_line(&r, line, len, err));
+        size_t end = len; /* of what is not blank */
+        while (end && (line[end - 1] == ' ' || line[end - 1] == '\t' || line[end - 1] == '\r')) end--;
+        if (end) EXF_TRY(read_line(&r, line, len, err));
     }
     rc = exf_source_unchanged(p->source, r.file.file, err);
 out:

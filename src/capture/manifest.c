@@ -111,17 +111,6 @@ static exf_code read_where_map(const section *s, const char *example, const exf_
 
 /* ---- origin ------------------------------------------------------------------------------------------ */
 
-/* Checks that a column's value is a word, or a list of words of which any will do. */
-static exf_code check_value(const section *s, const char *column, const exf_yaml *v)
-{
-    const char *word;
-    if (v->kind != EXF_YAML_LIST) return read_node(s, column, v, &word);
-    exf_code rc =
-        v->n ? EXF_OK : exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is an empty list", s->path, v->line, s->name, column);
-    for (size_t i = 0; rc == EXF_OK && i < v->n; i++) rc = read_node(s, column, v->child[i], &word);
-    return rc;
-}
-
 static exf_code check_count(const section *s, const char *key, int64_t least)
 {
     const char *text;
@@ -151,7 +140,13 @@ static exf_code check_origin(const section *source)
     EXF_TRY(read_word(&s, "revision", &word));
     EXF_TRY(read_word(&s, "subset", &word));
     EXF_TRY(read_where_map(&s, "{source: [a, b]}", &where));
-    for (size_t i = 0; where && i < where->n; i++) EXF_TRY(check_value(&s, where->key[i], where->child[i]));
+    for (size_t i = 0; where && i < where->n; i++) { /* a column's value is a word, or a list of words of which any will do */
+        const exf_yaml *v = where->child[i];
+        if (v->kind != EXF_YAML_LIST) EXF_TRY(read_node(&s, where->key[i], v, &word));
+        else if (v->n == 0)
+            return exf_fail(s.err, EXF_USAGE, "%s:%d: %s\"%.80s\" is an empty list", s.path, v->line, s.name, where->key[i]);
+        for (size_t k = 0; v->kind == EXF_YAML_LIST && k < v->n; k++) EXF_TRY(read_node(&s, where->key[i], v->child[k], &word));
+    }
     EXF_TRY(check_count(&s, "skip", 0));
     EXF_TRY(check_count(&s, "take", 1));
     EXF_TRY(read_word(&s, "messages", &messages));
@@ -165,17 +160,6 @@ out:
 
 /* ---- sources ----------------------------------------------------------------------------------------- */
 
-static exf_code read_format(const section *s, exf_manifest_source *src)
-{
-    const char *name;
-    exf_code rc = require_word(s, "format", &name);
-    if (rc != EXF_OK) return rc;
-    int i = find_word(name, formats);
-    if (i < 0) return refuse_word(s, exf_yaml_get(s->map, "format")->line, "format", name, formats);
-    src->format = (exf_source_format)i;
-    return EXF_OK;
-}
-
 static exf_code refuse_format(const section *s, int line, size_t key, exf_source_format is, exf_err *err)
 {
     exf_text names = {0};
@@ -187,16 +171,6 @@ static exf_code refuse_format(const section *s, int line, size_t key, exf_source
                       source_keys[key], names.s, formats[is]);
     exf_text_free(&names);
     return rc;
-}
-
-/* Refuses keys that the source's format does not use. */
-static exf_code refuse_misplaced(const section *s, const exf_manifest_source *src)
-{
-    for (size_t i = 0; source_keys[i]; i++) {
-        const exf_yaml *v = exf_yaml_get(s->map, source_keys[i]);
-        if (v && !(formats_of[i] >> src->format & 1)) return refuse_format(s, v->line, i, src->format, s->err);
-    }
-    return EXF_OK;
 }
 
 static exf_code read_names(const section *s, size_t number, exf_manifest_source *src)
@@ -255,43 +229,37 @@ out:
     return rc;
 }
 
-static exf_code read_sequences(const section *s, exf_manifest_source *src)
-{
-    const char *text;
-    exf_code rc = read_word(s, "sequences", &text);
-    if (rc != EXF_OK || !text) return rc;
-    if (exf_parse_i64(text, &src->sequences) && src->sequences >= 1 && src->sequences <= EXF_MAX_SEQUENCES) return EXF_OK;
-    return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"sequences\" is \"%.80s\", expected a whole number from 1 to %d", s->path,
-                    exf_yaml_get(s->map, "sequences")->line, s->name, text, EXF_MAX_SEQUENCES);
-}
-
-static exf_code read_sha256(const section *s, exf_manifest_source *src)
-{
-    const char *text;
-    exf_code rc = read_word(s, "sha256", &text);
-    if (rc != EXF_OK || !text || strcmp(text, "unpinned") == 0) return rc;
-    if (strlen(text) != EXF_SHA256_HEX - 1 || strspn(text, "0123456789abcdefABCDEF") != EXF_SHA256_HEX - 1)
-        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"sha256\" is \"%.80s\", expected 64 hexadecimal digits or unpinned", s->path,
-                        exf_yaml_get(s->map, "sha256")->line, s->name, text);
-    for (size_t i = 0; text[i]; i++) src->sha256[i] = (char)(text[i] >= 'A' && text[i] <= 'F' ? text[i] - 'A' + 'a' : text[i]);
-    return EXF_OK;
-}
-
 static exf_code read_source(const exf_manifest *m, size_t i, const exf_yaml *node, exf_err *err)
 {
     exf_code rc;
+    const char *format, *sequences, *sha256;
     exf_manifest_source *src = &m->source[i];
     section s = {.path = m->path, .map = node, .err = err};
     snprintf(s.name, sizeof s.name, "source %zu: ", i + 1);
     if (node->kind != EXF_YAML_MAP)
         return exf_fail(err, EXF_USAGE, "%s:%d: %sis %s, expected a map", m->path, node->line, s.name, exf_yaml_kind_name(node));
     EXF_TRY(refuse_unknown_keys(&s, source_keys));
-    EXF_TRY(read_format(&s, src));
-    EXF_TRY(refuse_misplaced(&s, src));
+    EXF_TRY(require_word(&s, "format", &format));
+    int place = find_word(format, formats);
+    if (place < 0) return refuse_word(&s, exf_yaml_get(node, "format")->line, "format", format, formats);
+    src->format = (exf_source_format)place;
+    for (size_t k = 0; source_keys[k]; k++) {
+        const exf_yaml *v = exf_yaml_get(node, source_keys[k]);
+        if (v && !(formats_of[k] >> src->format & 1)) return refuse_format(&s, v->line, k, src->format, err);
+    }
     EXF_TRY(read_names(&s, i + 1, src));
     EXF_TRY(read_where(&s, src));
-    EXF_TRY(read_sequences(&s, src));
-    EXF_TRY(read_sha256(&s, src));
+    EXF_TRY(read_word(&s, "sequences", &sequences));
+    if (sequences && (!exf_parse_i64(sequences, &src->sequences) || src->sequences < 1 || src->sequences > EXF_MAX_SEQUENCES))
+        return exf_fail(err, EXF_USAGE, "%s:%d: %s\"sequences\" is \"%.80s\", expected a whole number from 1 to %d", s.path,
+                        exf_yaml_get(node, "sequences")->line, s.name, sequences, EXF_MAX_SEQUENCES);
+    EXF_TRY(read_word(&s, "sha256", &sha256));
+    if (sha256 && strcmp(sha256, "unpinned") != 0) {
+        if (strlen(sha256) != EXF_SHA256_HEX - 1 || strspn(sha256, "0123456789abcdefABCDEF") != EXF_SHA256_HEX - 1)
+            return exf_fail(err, EXF_USAGE, "%s:%d: %s\"sha256\" is \"%.80s\", expected 64 hexadecimal digits or unpinned", s.path,
+                            exf_yaml_get(node, "sha256")->line, s.name, sha256);
+        for (const char *c = sha256; *c; c++) src->sha256[c - sha256] = (char)(*c >= 'A' && *c <= 'F' ? *c - 'A' + 'a' : *c);
+    }
     EXF_TRY(check_origin(&s));
 out:
     return rc;

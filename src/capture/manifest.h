@@ -122,10 +122,8 @@ exf_code exf_manifest_load(exf_manifest **out, const char *path, exf_err *err) E
 exf_code exf_manifest_parse(exf_manifest **out, const char *bytes, size_t len, const char *path, exf_err *err) EXF_CHECKED;
 void exf_manifest_free(exf_manifest *m); /* NULL is allowed */
 /* Compares every pinned source with its file; a file is read once however many
- * sources share it. */
-exf_code exf_manifest_verify(exf_manifest *m, exf_err *err) EXF_CHECKED;
-/* The same of a manifest that was made of these files a moment ago: one that differs is still being written. */
-exf_code exf_manifest_verify_texts(exf_manifest *m, exf_err *err) EXF_CHECKED;
+ * sources share it.  fresh: 1 for a manifest that was made of these files a moment ago: one that differs is still being written. */
+exf_code exf_manifest_verify(exf_manifest *m, int fresh, exf_err *err) EXF_CHECKED;
 /* EXF_MODEL if the source's file, which f has read, is not the one that was hashed, or was changed while it was read. */
 exf_code exf_source_unchanged(const exf_manifest_source *s, const exf_file *f, exf_err *err) EXF_CHECKED;
 /* Counts the sources without a checksum and lists their files, each once and at most four by name:

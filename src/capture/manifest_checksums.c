@@ -38,18 +38,6 @@ static exf_code keep_state(exf_manifest_source *s, const char *state, exf_err *e
     return exf_mem_strdup(&s->state, state, "state of a file", err);
 }
 
-static exf_code hash_source(exf_manifest_source *s, char hex[EXF_SHA256_HEX], exf_err *err)
-{
-    exf_file *f = NULL;
-    exf_code rc;
-    EXF_TRY(exf_source_open(&f, s->file, err));
-    EXF_TRY(exf_hash_open_file(f, hex, err));
-    rc = keep_state(s, exf_file_state(f), err);
-out:
-    exf_file_close(f);
-    return rc;
-}
-
 exf_code exf_source_unchanged(const exf_manifest_source *s, const exf_file *f, exf_err *err)
 {
     if (s->state && strcmp(s->state, exf_file_state(f)) != 0)
@@ -58,47 +46,38 @@ exf_code exf_source_unchanged(const exf_manifest_source *s, const exf_file *f, e
     return strcmp(s->file, EXF_STANDARD_INPUT) == 0 ? EXF_OK : exf_file_unchanged(f, err);
 }
 
-static exf_code refuse_digest(const exf_manifest_source *s, const char *digest, int fresh, exf_err *err)
-{
-    if (!fresh)
-        return exf_fail(err, EXF_MODEL, "%s: the file's sha256 is %s, the manifest says %s", s->label, digest, s->sha256);
-    return exf_fail(err, EXF_MODEL, "--text: %s changed while it was read: its sha256 was %.12s..., now it is %.12s...; wait until "
-                    "it is written, or give a copy of it", s->path, s->sha256, digest);
-}
-
-/* fresh: whoever pinned the files did so a moment ago. */
-static exf_code verify(exf_manifest *m, int fresh, exf_err *err)
+exf_code exf_manifest_verify(exf_manifest *m, int fresh, exf_err *err)
 {
     exf_code rc = EXF_OK;
+    exf_file *f = NULL;
     char(*digest)[EXF_SHA256_HEX] = NULL;
     EXF_TRY(exf_mem_new(&digest, m->n, sizeof *digest, "checksums", err));
     for (size_t i = 0; i < m->n; i++) {
         exf_manifest_source *s = &m->source[i];
         if (!s->sha256[0]) continue;
         size_t first = exf_manifest_first_of_file(m, i);
-        if (first == i && (rc = hash_source(s, digest[i], err)) != EXF_OK) {
-            exf_err_prefix(err, "%s: ", s->label);
-            goto out;
+        if (first == i) {
+            rc = exf_source_open(&f, s->file, err);
+            if (rc == EXF_OK) rc = exf_hash_open_file(f, digest[i], err);
+            if (rc == EXF_OK) rc = keep_state(s, exf_file_state(f), err);
+            exf_file_close(f);
+            f = NULL;
+            if (rc != EXF_OK) exf_err_prefix(err, "%s: ", s->label);
+        } else {
+            rc = keep_state(s, m->source[first].state, err);
         }
-        if (first < i) EXF_TRY(keep_state(s, m->source[first].state, err));
-        if (strcmp(digest[first], s->sha256) != 0) {
-            rc = refuse_digest(s, digest[first], fresh, err);
-            goto out;
-        }
+        if (rc != EXF_OK) goto out;
+        if (strcmp(digest[first], s->sha256) == 0) continue;
+        if (fresh)
+            rc = exf_fail(err, EXF_MODEL, "--text: %s changed while it was read: its sha256 was %.12s..., now it is %.12s...; "
+                          "wait until it is written, or give a copy of it", s->path, s->sha256, digest[first]);
+        else
+            rc = exf_fail(err, EXF_MODEL, "%s: the file's sha256 is %s, the manifest says %s", s->label, digest[first], s->sha256);
+        goto out;
     }
 out:
     exf_mem_free(digest);
     return rc;
-}
-
-exf_code exf_manifest_verify(exf_manifest *m, exf_err *err)
-{
-    return verify(m, 0, err);
-}
-
-exf_code exf_manifest_verify_texts(exf_manifest *m, exf_err *err)
-{
-    return verify(m, 1, err);
 }
 
 exf_code exf_manifest_unpinned(const exf_manifest *m, char **files, int *n, exf_err *err)
@@ -137,18 +116,6 @@ static const char *place(const char *text, size_t at)
         if (at-- == 0) break;
     }
     return text;
-}
-
-static exf_code hash_unpinned(const exf_manifest *m, digest *hex, int *n, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < m->n; i++) {
-        if (m->source[i].sha256[0]) continue;
-        rc = exf_source_hash(m->source[i].file, hex[i], err);
-        if (rc != EXF_OK) exf_err_prefix(err, "%s: ", m->source[i].label);
-        ++*n;
-    }
-    return rc;
 }
 
 /* Adds the text before the source's own place, and its digest; moves *from, which starts the text that is not yet copied,
@@ -212,9 +179,15 @@ exf_code exf_manifest_pin(const char *path, int *n_pinned, exf_err *err)
     exf_code rc;
     *n_pinned = 0;
     EXF_TRY(exf_manifest_load(&m, path, err));
-    EXF_TRY(exf_manifest_verify(m, err));
+    EXF_TRY(exf_manifest_verify(m, 0, err));
     EXF_TRY(exf_mem_new(&hex, m->n, sizeof *hex, "checksums", err));
-    EXF_TRY(hash_unpinned(m, hex, n_pinned, err));
+    for (size_t i = 0; i < m->n; i++) {
+        if (m->source[i].sha256[0]) continue;
+        rc = exf_source_hash(m->source[i].file, hex[i], err);
+        if (rc != EXF_OK) exf_err_prefix(err, "%s: ", m->source[i].label);
+        if (rc != EXF_OK) goto out;
+        ++*n_pinned;
+    }
     if (*n_pinned == 0) goto out;
     EXF_TRY(exf_file_slurp(path, 1u << 26, &text, &len, err));
     EXF_TRY(edit_text(m, (const digest *)hex, text, len, &edited, err));

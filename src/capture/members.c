@@ -120,31 +120,29 @@ void exf_tensor_names(const exf_st_file *f, exf_text *out)
     append_rest(out, n);
 }
 
-exf_code exf_refuse_conversation(const exf_json *object, const char *place, const char *path, exf_err *err)
+const char *exf_render_command(char buf[EXF_RENDER_COMMAND], const char *model)
 {
-    char command[EXF_SCRIPT_COMMAND];
+    char script[EXF_SCRIPT_COMMAND];
+    exf_text directory = {0};
+    if (model) exf_text_append_word(&directory, model);
+    snprintf(buf, EXF_RENDER_COMMAND, "%s %s", exf_script_command(script, "render_chat.py"),
+             directory.s && !directory.refused ? directory.s : "MODEL");
+    exf_text_free(&directory);
+    return buf;
+}
+
+exf_code exf_refuse_conversation(const exf_json *object, const char *place, const char *path, const char *model, exf_err *err)
+{
+    char command[EXF_RENDER_COMMAND];
     for (void *it = exf_json_first(object); it; it = exf_json_next(object, it)) {
         const char *name = exf_json_key(it);
         if (!exf_is_conversation(exf_json_value(it))) continue;
         int is_usual = strcmp(name, "messages") == 0;
         return exf_fail(err, EXF_MODEL,
                         "%s: \"%s\" is a conversation, which becomes text by the model's own chat template: %s "
-                        "MODEL %s OUT.jsonl%s%s; then give OUT.jsonl",
-                        place, name, exf_script_command(command, "render_chat.py"), path, is_usual ? "" : " --messages ",
+                        "%s OUT.jsonl%s%s; then give OUT.jsonl",
+                        place, name, exf_render_command(command, model), path, is_usual ? "" : " --messages ",
                         is_usual ? "" : name);
     }
     return EXF_OK;
-}
-
-void exf_name_model(exf_err *err, const char *dir)
-{
-    static const char unnamed[] = "render_chat.py MODEL ";
-    char *at = strstr(err->msg, unnamed);
-    exf_text rest = {0};
-    if (!at || !dir) return;
-    at += strlen(unnamed) - strlen("MODEL ");
-    exf_text_append_word(&rest, dir);
-    exf_text_appendf(&rest, "%s", at + strlen("MODEL"));
-    if (rest.s && !rest.refused) snprintf(at, sizeof err->msg - (size_t)(at - err->msg), "%s", rest.s);
-    exf_text_free(&rest);
 }

@@ -33,11 +33,13 @@ exf_line_kind exf_line_kind_of(const exf_json *object, const char **field);
 /* The same of a field that a user named; UNKNOWN where it is none of the kinds. */
 exf_line_kind exf_line_kind_of_field(const exf_json *object, const char *field);
 
-/* EXF_MODEL, beginning with `place`, if a member of the line of the file is a conversation: names the script that renders it. */
-exf_code exf_refuse_conversation(const exf_json *object, const char *place, const char *path, exf_err *err) EXF_CHECKED;
-/* Has the command that renders conversations, in a message that ends so, name the model's directory in the place of the word MODEL;
- * dir: NULL where none is known. */
-void exf_name_model(exf_err *err, const char *dir);
+/* Writes the command that renders conversations by the chat template of the model in a directory, for messages, which add the names
+ * of files; model NULL: none is known, and the word MODEL stands there.  Returns buf. */
+enum { EXF_RENDER_COMMAND = 1024 };
+const char *exf_render_command(char buf[EXF_RENDER_COMMAND], const char *model);
+/* EXF_MODEL, beginning with `place`, if a member of the line of the file is a conversation: names that command. */
+exf_code exf_refuse_conversation(const exf_json *object, const char *place, const char *path, const char *model,
+                                 exf_err *err) EXF_CHECKED;
 
 /* Append, for messages, the names that a source has where a wanted one is missing, in the file's order and quoted:
  * "\"a\", \"b\""; of more than 12 the first 12 and how many more there are; "none" of an empty list. */

@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "capture/corpus.h"
-#include "capture/members.h"
 #include "format/unpack.h"
 #include "format/yaml.h"
 #include "recipe/run_directory.h"
@@ -219,7 +218,7 @@ static exf_code read_item(exf_texts *t, const exf_text_item *i, exf_err *err)
     if (exf_utf8_valid(i->path, strlen(i->path)) < strlen(i->path))
         return exf_fail(err, EXF_USAGE, "--text: the name %s is not valid UTF-8, which a manifest cannot hold", i->path);
     EXF_TRY(exf_stop_check(err));
-    EXF_TRY(i->found ? exf_recognise_found(&is, i->path, field, err) : exf_recognise(&is, i->path, field, err));
+    EXF_TRY(exf_recognise(&is, i->path, field, t->recipe->model_path, i->found, err));
     if (is.no_text) {
         rc = exf_texts_pass_over(t, i->path, is.no_text, is.script, is.bytes, err);
         goto out;
@@ -233,7 +232,6 @@ static exf_code read_item(exf_texts *t, const exf_text_item *i, exf_err *err)
     EXF_TRY(add_source(t, i, &is, err));
     t->read++;
 out:
-    if (rc != EXF_OK) exf_name_model(err, t->recipe->model_path);
     exf_recognised_free(&is);
     return rc;
 }

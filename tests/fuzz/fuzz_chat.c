@@ -19,7 +19,7 @@ static void render(const exf_json *j, const char *field)
 {
     char bos[] = "<B>", eos[] = "<E>";
     for (int kind = EXF_CHAT_CHATML; kind <= EXF_CHAT_DEEPSEEK_V2; kind++) {
-        exf_chat_form f = {(exf_chat_kind)kind, bos, eos};
+        exf_chat_form f = {.kind = (exf_chat_kind)kind, .bos = bos, .eos = eos};
         exf_err err = {EXF_OK, ""};
         exf_text out = {0};
         exf_code rc = exf_chat_render(&f, j, field, &out, &err);

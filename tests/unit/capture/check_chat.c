@@ -61,7 +61,7 @@ END_TEST
 static exf_code render_field(exf_chat_kind kind, const char *json, const char *field, exf_text *out, exf_err *err)
 {
     char bos[] = "<B>", eos[] = "<E>";
-    exf_chat_form f = {kind, bos, eos};
+    exf_chat_form f = {.kind = kind, .bos = bos, .eos = eos};
     exf_json *j = NULL;
     exf_code rc;
     EXF_TRY(exf_json_parse(&j, json, strlen(json), "line", err));

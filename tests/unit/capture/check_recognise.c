@@ -23,7 +23,7 @@ static const char *file(const char *name, const char *bytes, size_t len)
 static void is(const char *path, const char *field, exf_source_format format, const char *taken)
 {
     exf_recognised r;
-    ck_ok(exf_recognise(&r, path, field, &e), e);
+    ck_ok(exf_recognise(&r, path, field, NULL, 0, &e), e);
     ck_assert_int_eq(r.format, format);
     ck_assert_str_eq(r.field.len ? r.field.s : "", taken);
     ck_assert_uint_gt(r.about.len, 0);
@@ -33,7 +33,7 @@ static void is(const char *path, const char *field, exf_source_format format, co
 static void refused(const char *path, const char *field, const char *part)
 {
     exf_recognised r;
-    ck_fails(exf_recognise(&r, path, field, &e), EXF_MODEL, e, part);
+    ck_fails(exf_recognise(&r, path, field, NULL, 0, &e), EXF_MODEL, e, part);
     ck_assert_msg(strstr(e.msg, path) == e.msg, "no file in \"%s\"", e.msg);
     exf_recognised_free(&r);
 }
@@ -70,11 +70,25 @@ static const char *tensors(const char *name, size_t n)
 static void found(const char *path, const char *no_text)
 {
     exf_recognised r;
-    ck_ok(exf_recognise_found(&r, path, NULL, &e), e);
+    ck_ok(exf_recognise(&r, path, NULL, NULL, 1, &e), e);
     if (no_text) ck_assert_str_eq(r.no_text, no_text);
     else ck_assert_ptr_null(r.no_text);
     exf_recognised_free(&r);
 }
+
+/* The command that renders a conversation names the model, as a shell takes it. */
+START_TEST(a_conversation_is_rendered_by_the_model)
+{
+    exf_recognised r;
+    const char *path = FILE_OF("c", "{\"dialog\": [{\"role\": \"user\", \"content\": \"Hi\"}]}");
+    ck_fails(exf_recognise(&r, path, NULL, "my model", 0, &e), EXF_MODEL, e, "dialog");
+    ck_assert_msg(strstr(e.msg, "render_chat.py 'my model' ") != NULL, "%s", e.msg);
+    exf_recognised_free(&r);
+    ck_fails(exf_recognise(&r, path, NULL, NULL, 0, &e), EXF_MODEL, e, "dialog");
+    ck_assert_msg(strstr(e.msg, "render_chat.py MODEL ") != NULL, "%s", e.msg);
+    exf_recognised_free(&r);
+}
+END_TEST
 
 /* The members by which data sets are known, without a name from the user. */
 START_TEST(kinds_of_lines)
@@ -114,7 +128,7 @@ START_TEST(other_encodings_are_told)
     refused(FILE_OF("d.jsonl", "{\"text\": \"caf\xe9\"}\n"), NULL,
             "byte 0xe9 at offset 13 is no UTF-8; Latin-1 iconv -f WINDOWS-1252 -t UTF-8");
     exf_recognised r;
-    ck_fails(exf_recognise(&r, FILE_OF("e", "\x01\xe9\x02"), NULL, &e), EXF_MODEL, e, "byte 0xe9");
+    ck_fails(exf_recognise(&r, FILE_OF("e", "\x01\xe9\x02"), NULL, NULL, 0, &e), EXF_MODEL, e, "byte 0xe9");
     ck_assert_msg(!strstr(e.msg, "iconv"), "%s", e.msg); /* no text of any kind */
     exf_recognised_free(&r);
     found(FILE_OF("a.csv", "\xff\xfe" "O\0n\0c\0e\0"), "UTF-16");
@@ -168,9 +182,9 @@ START_TEST(files_that_are_found)
     found(FILE_OF("a.txt", ""), "empty");
     found(file("a.tar", tar, sizeof tar), "a tar archive");
     exf_recognised r;
-    ck_fails(exf_recognise_found(&r, FILE_OF("b.txt", "caf\xe9"), NULL, &e), EXF_MODEL, e, "b.txt: byte 0xe9 at offset 3");
+    ck_fails(exf_recognise(&r, FILE_OF("b.txt", "caf\xe9"), NULL, NULL, 1, &e), EXF_MODEL, e, "b.txt: byte 0xe9 at offset 3");
     exf_recognised_free(&r);
-    ck_fails(exf_recognise_found(&r, FILE_OF("b.jsonl", "{\"a\": 1}"), NULL, &e), EXF_MODEL, e, "b.jsonl: has no \"text\"");
+    ck_fails(exf_recognise(&r, FILE_OF("b.jsonl", "{\"a\": 1}"), NULL, NULL, 1, &e), EXF_MODEL, e, "b.jsonl: has no \"text\"");
     exf_recognised_free(&r);
 }
 END_TEST
@@ -205,6 +219,7 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
+    tcase_add_test(t, a_conversation_is_rendered_by_the_model);
     tcase_add_test(t, kinds_of_text);
     tcase_add_test(t, kinds_of_packed_text);
     tcase_add_test(t, kinds_of_lines);
