@@ -31,7 +31,8 @@ exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const 
     EXF_TRY(exf_h5_put_i64(h, "/", "exfold_version", a->version, err));
     EXF_TRY(exf_h5_put_i64(h, "/", "exfold_min_reader", a->min_reader, err));
     EXF_TRY(exf_h5_put_i64(h, "/", EXF_H5_CONTAINER, CONTAINER, err));
-    EXF_TRY(exf_provenance_write(p, h, err));
+    EXF_TRY(exf_h5_group(h, "/provenance", err));
+    EXF_TRY(exf_facts_append(p, "/provenance", h, err));
 out:
     if (rc != EXF_OK) exf_h5_close(h);
     *out = rc == EXF_OK ? h : NULL;
@@ -55,15 +56,6 @@ static exf_code check_container(exf_h5 *h, const exf_artifact *a, exf_err *err)
                       exf_h5_path(h), a == &exf_artifact_capture ? "capture" : "calibrate");
 out:
     return rc;
-}
-
-static exf_code read_kind(exf_h5 *h, char **kind, exf_err *err)
-{
-    int has;
-    exf_code rc = exf_h5_has_attr(h, "/", "exfold_kind", &has, err);
-    if (rc != EXF_OK) return rc;
-    if (has) return exf_h5_get_text(h, "/", "exfold_kind", kind, err);
-    return exf_fail(err, EXF_FORMAT, "%s: is an HDF5 file, but has no attribute exfold_kind: not one of ours", exf_h5_path(h));
 }
 
 /* Appends how a file of the expected kind is come by: the one in that directory, by the name that the programs give it, or the
@@ -121,10 +113,15 @@ out:
 static exf_code check_kind(exf_h5 *h, const exf_artifact *expected, const exf_artifact **found, exf_err *err)
 {
     char *kind = NULL;
+    int has;
     int64_t min_reader;
     exf_code rc;
     const exf_artifact *a = NULL;
-    EXF_TRY(read_kind(h, &kind, err));
+    EXF_TRY(exf_h5_has_attr(h, "/", "exfold_kind", &has, err));
+    if (!has)
+        EXF_TRY(exf_fail(err, EXF_FORMAT, "%s: is an HDF5 file, but has no attribute exfold_kind: not one of ours",
+                         exf_h5_path(h)));
+    EXF_TRY(exf_h5_get_text(h, "/", "exfold_kind", &kind, err));
     EXF_TRY(exf_h5_get_i64(h, "/", "exfold_min_reader", &min_reader, err));
     a = exf_artifact_find(kind);
     if (!a)
@@ -140,17 +137,6 @@ out:
     exf_mem_free(kind);
     *found = a;
     return rc;
-}
-
-/* Refuses what torch.save() writes, a zip archive or, before PyTorch 1.6, a pickle. */
-static exf_code refuse_pt(const char *path, exf_err *err)
-{
-    unsigned char b[4];
-    if (!exf_file_begins(path, b, sizeof b) || (memcmp(b, "PK\3\4", 4) != 0 && memcmp(b, "\x80\2", 2) != 0)) return EXF_OK;
-    return exf_fail(err, EXF_USAGE,
-                    "%s: is a .pt file, which is not read here; for a public plugin's tables, run: python3 "
-                    "scripts/pt_to_safetensors.py %s FILE.safetensors, and give that file",
-                    path, path);
 }
 
 exf_code exf_artifact_refuse_export(const exf_st_file *f, exf_err *err)
@@ -190,9 +176,14 @@ exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *e
 {
     exf_h5 *h = NULL;
     const exf_artifact *kind;
+    unsigned char b[4];
     exf_code rc;
     EXF_TRY(refuse_directory(path, expected, err));
-    EXF_TRY(refuse_pt(path, err));
+    /* what torch.save() writes, a zip archive or, before PyTorch 1.6, a pickle */
+    if (exf_file_begins(path, b, sizeof b) && (memcmp(b, "PK\3\4", 4) == 0 || memcmp(b, "\x80\2", 2) == 0))
+        EXF_TRY(exf_fail(err, EXF_USAGE,
+                         "%s: is a .pt file, which is not read here; for a public plugin's tables, run: python3 "
+                         "scripts/pt_to_safetensors.py %s FILE.safetensors, and give that file", path, path));
     EXF_TRY(refuse_safetensors(path, err));
     EXF_TRY(exf_h5_open(&h, path, err));
     EXF_TRY(check_kind(h, expected, &kind, err));
@@ -266,23 +257,16 @@ exf_code exf_layer_numbers_write(const int32_t *numbers, int n, exf_h5 *h, exf_e
     return exf_h5_write(h, &t, err);
 }
 
-/* Finds how many layers the model has, or may have. */
-static exf_code count_layers(int64_t *n, const exf_provenance *p, const exf_h5 *h, exf_err *err)
-{
-    const char *text = exf_provenance_get(p, "model.layers");
-    *n = EXF_LAYERS_LIMIT;
-    if (!text || (exf_parse_i64(text, n) && *n >= 1 && *n <= EXF_LAYERS_LIMIT)) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT, "%s: provenance says model.layers is %s, expected 1 to %d", exf_h5_path(h), text,
-                    EXF_LAYERS_LIMIT);
-}
-
 exf_code exf_layer_numbers_read(int32_t **numbers, int *n, const exf_provenance *p, exf_h5 *h, exf_err *err)
 {
     exf_code rc;
     exf_tensor t;
-    int64_t layers;
+    const char *text = exf_provenance_get(p, "model.layers");
+    int64_t layers = EXF_LAYERS_LIMIT; /* that the model has, or may have */
     *numbers = NULL;
-    EXF_TRY(count_layers(&layers, p, h, err));
+    if (text && !(exf_parse_i64(text, &layers) && layers >= 1 && layers <= EXF_LAYERS_LIMIT))
+        return exf_fail(err, EXF_FORMAT, "%s: provenance says model.layers is %s, expected 1 to %d", exf_h5_path(h), text,
+                        EXF_LAYERS_LIMIT);
     EXF_TRY(exf_h5_describe(h, "/layer_numbers", &t, err));
     if (t.rank != 1 || t.shape[0] < 1 || t.shape[0] > layers) {
         char shape[64];

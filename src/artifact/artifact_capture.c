@@ -48,18 +48,6 @@ int exf_capture_parts(const exf_capture_file *f)
     return f->has_stream ? N_PARTS : STREAM_SQ;
 }
 
-static exf_code define_layer(exf_capture_file *f, int layer, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (int k = 0; rc == EXF_OK && k < exf_capture_parts(f); k++) {
-        char path[PATH_LEN];
-        part_path(path, layer, k);
-        exf_tensor t = part_tensor(f, k, path);
-        rc = exf_h5_define(f->h, &t, err);
-    }
-    return rc;
-}
-
 exf_code exf_capture_create(exf_capture_file *f, const exf_capture_plan *plan, exf_err *err)
 {
     exf_code rc;
@@ -72,7 +60,13 @@ exf_code exf_capture_create(exf_capture_file *f, const exf_capture_plan *plan, e
     EXF_TRY(exf_run_shape_write(&f->shape, f->h, err));
     EXF_TRY(exf_layer_numbers_write(f->layer_number, f->n_layers, f->h, err));
     if (plan->sequences) EXF_TRY(exf_sequence_list_write(plan->sequences, f->h, err));
-    for (int i = 0; i < f->n_layers; i++) EXF_TRY(define_layer(f, f->layer_number[i], err));
+    for (int i = 0; i < f->n_layers; i++)
+        for (int k = 0; k < exf_capture_parts(f); k++) {
+            char path[PATH_LEN];
+            part_path(path, f->layer_number[i], k);
+            exf_tensor t = part_tensor(f, k, path);
+            EXF_TRY(exf_h5_define(f->h, &t, err));
+        }
     rc = exf_h5_end_definitions(f->h, err);
 out:
     if (rc != EXF_OK) exf_capture_abort(f);
@@ -105,11 +99,11 @@ exf_code exf_capture_take_layer(exf_capture_file *f, int layer, const uint32_t *
 }
 
 exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
-                         const float *outputs, exf_err *err)
+                         const float *outputs, const double *stream_sq, exf_err *err)
 {
-    const void *data[STREAM_SQ] = {ids, weights, outputs};
+    const void *data[N_PARTS] = {ids, weights, outputs, stream_sq};
     exf_code rc = EXF_OK;
-    for (int k = 0; rc == EXF_OK && k < STREAM_SQ; k++) {
+    for (int k = 0; rc == EXF_OK && k < N_PARTS && data[k]; k++) {
         char path[PATH_LEN];
         part_path(path, layer, k);
         rc = exf_h5_write_rows(f->h, path, row, n, data[k], err);
@@ -128,24 +122,12 @@ exf_code exf_capture_checksums(exf_capture_file *f, int layer, uint32_t crc[EXF_
     return rc;
 }
 
-exf_code exf_capture_sync(const exf_capture_file *f, exf_err *err)
-{
-    return exf_h5_sync(f->h, err);
-}
-
 /* ---- energies of the residual stream ----------------------------------------- */
 
 static exf_tensor stream_tensor(const exf_capture_file *f, int layer, char path[PATH_LEN])
 {
     part_path(path, layer, STREAM_SQ);
     return part_tensor(f, STREAM_SQ, path);
-}
-
-exf_code exf_capture_put_stream(exf_capture_file *f, int layer, int64_t row, int64_t n, const double *stream_sq, exf_err *err)
-{
-    char path[PATH_LEN];
-    exf_tensor t = stream_tensor(f, layer, path);
-    return exf_h5_write_rows(f->h, t.name, row, n, stream_sq, err);
 }
 
 exf_code exf_capture_get_stream(exf_capture_file *f, int layer, int64_t row, int64_t n, double *stream_sq, exf_err *err)
@@ -172,11 +154,6 @@ static exf_code expect_stream(exf_capture_file *f, exf_err *err)
         rc = exf_h5_expect(f->h, &t, err);
     }
     return rc;
-}
-
-exf_code exf_capture_add_facts(exf_capture_file *f, const exf_provenance *p, exf_err *err)
-{
-    return exf_facts_append(p, "/provenance", f->h, err);
 }
 
 exf_code exf_capture_commit(exf_capture_file *f, exf_err *err)
@@ -219,21 +196,15 @@ out:
     return rc;
 }
 
-/* Returns 1 if a slot's weight and output are 0. */
-static int is_empty(const exf_capture_file *f, float weight, const float *output)
-{
-    int zero = weight == 0;
-    for (int64_t i = 0; i < f->shape.d_model; i++) zero &= output[i] == 0;
-    return zero;
-}
-
 static exf_code check_row(const exf_capture_file *f, int layer, int64_t row, const int32_t *ids, const float *weights,
                           const float *outputs, exf_err *err)
 {
     int64_t k = f->shape.top_k, routes = 0;
     for (int64_t a = 0; a < k; a++) {
         if (ids[a] == -1) {
-            if (is_empty(f, weights[a], outputs + a * f->shape.d_model)) continue;
+            int is_empty = weights[a] == 0;
+            for (int64_t i = 0; i < f->shape.d_model; i++) is_empty &= outputs[a * f->shape.d_model + i] == 0;
+            if (is_empty) continue;
             return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: slot %lld has no expert, but a weight of %g or outputs",
                             exf_h5_path(f->h), layer, (long long)row, (long long)a, (double)weights[a]);
         }

@@ -38,16 +38,10 @@ int exf_capture_parts(const exf_capture_file *f); /* datasets of a layer: one mo
 exf_code exf_capture_take_layer(exf_capture_file *f, int layer, const uint32_t *crc, exf_err *err) EXF_CHECKED;
 /* The CRC-32s of what was put of a layer, for a record of it. */
 exf_code exf_capture_checksums(exf_capture_file *f, int layer, uint32_t crc[EXF_CAPTURE_PARTS], exf_err *err) EXF_CHECKED;
-/* Returns once rows that were put so far are on the disk, beside other calls too. */
-exf_code exf_capture_sync(const exf_capture_file *f, exf_err *err) EXF_CHECKED;
-/* Writes rows [row, row + n) of one layer: ids [n, K], weights [n, K], outputs [n, K, H].  Not thread-safe. */
+/* Writes rows [row, row + n) of one layer: ids [n, K], weights [n, K], outputs [n, K, H], and, of a file that has them, the squared
+ * norms of the residual stream [n] (NULL: none).  Not thread-safe. */
 exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
-                         const float *outputs, exf_err *err) EXF_CHECKED;
-/* Writes the squared norms of the residual stream of a file that has them. */
-exf_code exf_capture_put_stream(exf_capture_file *f, int layer, int64_t row, int64_t n, const double *stream_sq,
-                                exf_err *err) EXF_CHECKED;
-/* Adds facts to the provenance. */
-exf_code exf_capture_add_facts(exf_capture_file *f, const exf_provenance *p, exf_err *err) EXF_CHECKED;
+                         const float *outputs, const double *stream_sq, exf_err *err) EXF_CHECKED;
 exf_code exf_capture_commit(exf_capture_file *f, exf_err *err) EXF_CHECKED;
 void exf_capture_abort(exf_capture_file *f);
 

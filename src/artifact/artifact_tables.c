@@ -62,14 +62,14 @@
 /* ---- the tables by name ---------------------------------------------------- */
 
 enum { PATH_LEN = 64 };
-/* Fixed tables, and most per pool, shared scalar and budget; the list of pairs with vectors. */
-enum { FIXED = 21, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 7, LIST_OF_PAIRS = 1 };
+/* Fixed tables, and most per pool and shared scalar; the list of pairs with vectors. */
+enum { FIXED = 21, PER_POOL = 3, PER_SHARED = 2, LIST_OF_PAIRS = 1 };
 
 /* A list that is being made. */
 typedef struct {
     exf_table_list *out;
-    int halves;     /* 1: with the tables of each half */
-    char separator; /* '.': "pools.8.members", as exports name it; '/': "/pools/8/members", as files do */
+    int halves;  /* 1: with the tables of each half */
+    int in_file; /* 1: "/pools/8/members", as files name it; 0: "pools.8.members", as exports do */
 } listing;
 
 static exf_tensor view(exf_dtype dtype, int rank, int64_t a, int64_t b, int64_t c, const void *data)
@@ -87,10 +87,12 @@ static exf_tensor view_halves(const listing *list, int64_t l, int64_t e, const f
 static void add_table(listing *l, const char *group, const char *part, exf_tensor t)
 {
     exf_table_list *out = l->out;
-    const char between[2] = {*group ? l->separator : 0, 0};
+    char *name = out->name[out->n];
     if (!t.data) return;
-    snprintf(out->name[out->n], EXF_TABLE_NAME, "%s%.32s%s%.28s", l->separator == '/' ? "/" : "", group, between, part);
-    t.name = out->name[out->n];
+    snprintf(name, EXF_TABLE_NAME, "%s%.32s%s%.28s", l->in_file ? "/" : "", group, *group ? "/" : "", part);
+    for (char *c = name; !l->in_file && *c; c++)
+        if (*c == '/') *c = '.';
+    t.name = name;
     out->tensor[out->n++] = t;
 }
 
@@ -129,55 +131,24 @@ static void add_datasets(listing *list, const exf_tables *t)
     for (int i = 0; i < t->n_pools; i++) {
         const exf_static_pool *p = &t->pool[i];
         if (strcmp(p->by, exf_pool_criteria[EXF_POOL_BY_NORM]) == 0)
-            snprintf(group, sizeof group, "pools%c%d", list->separator, p->size);
+            snprintf(group, sizeof group, "pools/%d", p->size);
         else
-            snprintf(group, sizeof group, "pools_by%c%.15s%c%d", list->separator, p->by, list->separator, p->size);
+            snprintf(group, sizeof group, "pools_by/%.15s/%d", p->by, p->size);
         add_table(list, group, "members", view(EXF_DT_I32, 2, l, p->size, 0, p->members));
         add_table(list, group, "target_ids", view(EXF_DT_I32, 2, l, e, 0, p->target_ids));
         add_table(list, group, "target_scale", view(EXF_DT_F32, 2, l, e, 0, p->target_scale));
     }
     for (int i = 0; i < t->n_shared; i++) {
-        snprintf(group, sizeof group, "shared%c%.15s", list->separator, t->shared[i].name);
+        snprintf(group, sizeof group, "shared/%.15s", t->shared[i].name);
         add_table(list, group, "scalar", view(EXF_DT_F32, 1, l, 0, 0, t->shared[i].scalar));
         add_table(list, group, "loss", view(EXF_DT_F32, 3, l, e, e, t->shared[i].loss));
     }
 }
 
-static void add_budgets(listing *list, const exf_tables *t)
-{
-    for (int i = 0; i < t->n_budgets; i++) {
-        const exf_budget *b = &t->budget[i];
-        const exf_budget_threshold *p = &b->predicted;
-        int64_t columns = t->shape.top_k + 1 - exf_budget_least(b);
-        char group[48];
-        snprintf(group, sizeof group, "budgets.%.5g.%.8s", b->budget, b->rule);
-        add_table(list, group, "lambda", view(EXF_DT_F64, 1, 1, 0, 0, &b->lambda));
-        add_table(list, group, "scale", view(EXF_DT_F64, 1, t->n_layers, 0, 0, b->scale));
-        add_table(list, group, "mean", view(EXF_DT_F64, 1, 1, 0, 0, &b->mean));
-        add_table(list, group, "kept", view(EXF_DT_U64, 2, t->n_layers, columns, 0, b->kept));
-        if (!p->kept) continue;
-        add_table(list, group, "predicted.lambda", view(EXF_DT_F64, 1, 1, 0, 0, &p->lambda));
-        add_table(list, group, "predicted.mean", view(EXF_DT_F64, 1, 1, 0, 0, &p->mean));
-        add_table(list, group, "predicted.kept", view(EXF_DT_U64, 2, t->n_layers, columns, 0, p->kept));
-    }
-}
-
-static void add_vectors(listing *list, const exf_tables *t)
-{
-    const exf_vectors *v = &t->vectors;
-    char name[EXF_VECTOR_NAME];
-    if (v->n_pairs == 0) return;
-    add_table(list, "vectors", "pair", view(EXF_DT_I32, 2, v->n_pairs, 3, 0, v->pair));
-    for (int i = 0; i < v->n_arrays; i++) {
-        exf_vector_array_name(name, &v->array[i], '.');
-        add_table(list, "vectors", name, exf_vector_array_tensor(t, &v->array[i]));
-    }
-}
-
 static exf_code new_list(exf_table_list *l, const exf_tables *t, exf_err *err)
 {
-    size_t cap = FIXED + (size_t)t->n_pools * PER_POOL + (size_t)t->n_shared * PER_SHARED + (size_t)t->n_budgets * PER_BUDGET +
-                 EXF_NORM_HEAD_PARTS + LIST_OF_PAIRS + (size_t)t->vectors.n_arrays;
+    size_t cap = FIXED + (size_t)t->n_pools * PER_POOL + (size_t)t->n_shared * PER_SHARED +
+                 (size_t)t->n_budgets * EXF_BUDGET_PARTS + EXF_NORM_HEAD_PARTS + LIST_OF_PAIRS + (size_t)t->vectors.n_arrays;
     exf_code rc;
     memset(l, 0, sizeof *l);
     EXF_TRY(exf_mem_new(&l->tensor, cap, sizeof *l->tensor, "table list", err));
@@ -189,16 +160,28 @@ out:
 
 exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, int halves, exf_err *err)
 {
-    listing list = {l, halves, '.'};
+    listing list = {l, halves, 0};
+    const exf_vectors *v = &t->vectors;
+    char name[EXF_VECTOR_NAME], group[48];
     exf_code rc = new_list(l, t, err);
     if (rc != EXF_OK) return rc;
     add_datasets(&list, t);
-    add_budgets(&list, t);
+    for (int i = 0; i < t->n_budgets; i++) {
+        snprintf(group, sizeof group, "budgets/%.5g/%.8s", t->budget[i].budget, t->budget[i].rule);
+        for (int k = 0; k < EXF_BUDGET_PARTS; k++) {
+            exf_tensor x = exf_budget_tensor(t, &t->budget[i], k);
+            add_table(&list, group, x.name, x);
+        }
+    }
     for (int i = 0; t->norm_head.q && i < EXF_NORM_HEAD_PARTS; i++) {
         exf_tensor x = exf_norm_head_tensor(t, i);
         add_table(&list, "norm_head", x.name, x);
     }
-    add_vectors(&list, t);
+    if (v->n_pairs) add_table(&list, "vectors", "pair", view(EXF_DT_I32, 2, v->n_pairs, 3, 0, v->pair));
+    for (int i = 0; v->n_pairs && i < v->n_arrays; i++) {
+        exf_vector_array_name(name, &v->array[i]);
+        add_table(&list, "vectors", name, exf_vector_array_tensor(t, &v->array[i]));
+    }
     return EXF_OK;
 }
 
@@ -215,7 +198,7 @@ typedef enum { WRITE, EXPECT, READ } action;
 static exf_code do_with_datasets(action what, const exf_tables *t, exf_h5 *h, exf_err *err)
 {
     exf_table_list all;
-    listing list = {&all, 1, '/'};
+    listing list = {&all, 1, 1};
     exf_code rc = new_list(&all, t, err);
     if (rc != EXF_OK) return rc;
     add_datasets(&list, t);

@@ -58,14 +58,15 @@ exf_code exf_sequence_list_join(exf_sequence_list *out, const exf_sequence_list 
     return rc;
 }
 
+/* A sequence, which begins with its digest. */
 typedef struct {
     unsigned char sha256[SHA], document[SHA];
     int32_t length;
 } entry;
 
-static int compare_digests(const void *a, const void *b)
+static int by_digest(const void *a, const void *b)
 {
-    return memcmp(((const entry *)a)->sha256, ((const entry *)b)->sha256, SHA);
+    return memcmp(a, b, SHA);
 }
 
 exf_code exf_sequence_list_sorted(exf_sequence_list *out, const exf_sequence_list *s, exf_err *err)
@@ -80,7 +81,7 @@ exf_code exf_sequence_list_sorted(exf_sequence_list *out, const exf_sequence_lis
         memcpy(all[i].document, documents_of(s)[i], SHA);
         all[i].length = s->length[i];
     }
-    qsort(all, s->n, sizeof *all, compare_digests);
+    qsort(all, s->n, sizeof *all, by_digest);
     EXF_TRY(exf_sequence_list_new(out, s->n, err));
     if (s->document) EXF_TRY(exf_mem_new(&out->document, s->n, sizeof *out->document, "documents", err));
     for (size_t i = 0; i < s->n; i++) {
@@ -125,11 +126,6 @@ out:
 static int has_documents(const exf_sequence_list *s)
 {
     return s->document && s->n && memcmp(s->document, s->sha256, s->n * sizeof *s->document) != 0;
-}
-
-static int by_digest(const void *a, const void *b)
-{
-    return memcmp(a, b, SHA);
 }
 
 exf_code exf_sequence_list_documents(const exf_sequence_list *s, size_t *out, exf_err *err)
@@ -216,16 +212,6 @@ out:
     return rc;
 }
 
-static void read_hex(unsigned char out[SHA], const char hex[EXF_SHA256_HEX])
-{
-    for (int i = 0; i < SHA; i++) {
-        unsigned v = 0;
-        for (int k = 0; k < 2; k++)
-            v = v * 16 + (unsigned)(hex[2 * i + k] <= '9' ? hex[2 * i + k] - '0' : hex[2 * i + k] - 'a' + 10);
-        out[i] = (unsigned char)v;
-    }
-}
-
 exf_code exf_sequence_sha256(unsigned char out[SHA], const int32_t *ids, int32_t n, exf_err *err)
 {
     exf_hash *h = NULL;
@@ -236,7 +222,10 @@ exf_code exf_sequence_sha256(unsigned char out[SHA], const int32_t *ids, int32_t
     EXF_TRY(exf_hash_add(h, ids, (size_t)n * sizeof *ids, err));
     rc = exf_hash_end(h, hex, err);
     h = NULL;
-    if (rc == EXF_OK) read_hex(out, hex);
+    for (int i = 0; rc == EXF_OK && i < 2 * SHA; i++) {
+        int digit = hex[i] <= '9' ? hex[i] - '0' : hex[i] - 'a' + 10;
+        out[i / 2] = (unsigned char)(i % 2 ? out[i / 2] * 16 + digit : digit);
+    }
 out:
     exf_hash_free(h);
     return rc;

@@ -23,25 +23,20 @@ typedef struct {
 
 /* ---- the list ------------------------------------------------------------------------ */
 
-static exf_code parse_shard(shard *s, const char *text, exf_err *err)
-{
-    int used = 0;
-    if (sscanf(text, "%9d/%9d of %64[0-9a-f]%n", &s->index, &s->of, s->corpus, &used) == 3 && !text[used] && s->index >= 1 &&
-        s->index <= s->of && strlen(s->corpus) == EXF_SHA256_HEX - 1)
-        return EXF_OK;
-    return exf_fail(err, EXF_FORMAT, "%s: its shard is \"%.90s\", expected I/N of a digest", s->path, text);
-}
-
 static exf_code add_shard(shards *out, const char *text, const exf_facts_part *file, size_t at, exf_err *err)
 {
     exf_code rc;
+    int used = 0;
     if (!text) {
         out->others++;
         return EXF_OK;
     }
     EXF_TRY(exf_mem_grow(&out->all, &out->cap, out->n + 1, sizeof *out->all, "shards", err));
-    out->all[out->n] = (shard){.path = file->path, .at = at, .is_captured = !file->origin};
-    EXF_TRY(parse_shard(&out->all[out->n], text, err));
+    shard *s = &out->all[out->n];
+    *s = (shard){.path = file->path, .at = at, .is_captured = !file->origin};
+    if (sscanf(text, "%9d/%9d of %64[0-9a-f]%n", &s->index, &s->of, s->corpus, &used) != 3 || text[used] || s->index < 1 ||
+        s->index > s->of || strlen(s->corpus) != EXF_SHA256_HEX - 1)
+        return exf_fail(err, EXF_FORMAT, "%s: its shard is \"%.90s\", expected I/N of a digest", s->path, text);
     out->n++;
 out:
     return rc;

@@ -88,20 +88,10 @@ exf_code exf_facts_append(const exf_provenance *p, const char *group, exf_h5 *h,
     return rc;
 }
 
-static exf_code write_group(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err)
-{
-    exf_code rc = exf_h5_group(h, group, err);
-    return rc == EXF_OK ? exf_facts_append(p, group, h, err) : rc;
-}
-
-exf_code exf_provenance_write(const exf_provenance *p, exf_h5 *h, exf_err *err)
-{
-    return write_group(p, "/provenance", h, err);
-}
-
 exf_code exf_facts_write(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err)
 {
-    return p->n ? write_group(p, group, h, err) : EXF_OK;
+    exf_code rc = p->n ? exf_h5_group(h, group, err) : EXF_OK;
+    return rc == EXF_OK ? exf_facts_append(p, group, h, err) : rc;
 }
 
 typedef struct {

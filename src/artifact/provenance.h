@@ -42,8 +42,7 @@ const char *exf_provenance_get(const exf_provenance *p, const char *key); /* NUL
 exf_code exf_provenance_copy(exf_provenance *to, const exf_provenance *from, exf_err *err) EXF_CHECKED;
 void exf_provenance_free(exf_provenance *p);
 
-/* Write and read the facts as text attributes of the group /provenance. */
-exf_code exf_provenance_write(const exf_provenance *p, exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Reads the facts, text attributes of the group /provenance. */
 exf_code exf_provenance_read(exf_provenance *p, exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Adds facts to a group that is there. */
 exf_code exf_facts_append(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;

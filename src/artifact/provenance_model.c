@@ -110,13 +110,6 @@ static lists lists_of(const exf_provenance *p)
     return (lists){exf_provenance_get(p, parts_key), exf_provenance_get(p, by_place_key)};
 }
 
-/* Returns 1 if both lists have that part by its place, with one digest. */
-static int same_by_place(const char *a, const char *b, const char *name)
-{
-    char x[EXF_SHA256_HEX], y[EXF_SHA256_HEX];
-    return a && b && exf_digest_list_find(a, name, x) && exf_digest_list_find(b, name, y) && strcmp(x, y) == 0;
-}
-
 /* What digest lists have in common. */
 typedef struct {
     size_t both, differ; /* parts */
@@ -128,13 +121,17 @@ typedef struct {
 static exf_code compare_parts(comparison *c, lists a, lists b, const char *path_a, exf_text *names, exf_err *err)
 {
     exf_digest_entry e;
-    char other[EXF_SHA256_HEX];
+    char other[EXF_SHA256_HEX], x[EXF_SHA256_HEX], y[EXF_SHA256_HEX];
     int more;
     memset(c, 0, sizeof *c);
     while ((more = exf_digest_list_next(&a.parts, &e)) == 1) {
         if (!exf_digest_list_find(b.parts, e.name, other)) continue;
         c->both++;
-        if (strcmp(e.hex, other) == 0 || same_by_place(a.by_place, b.by_place, e.name)) continue;
+        int same = strcmp(e.hex, other) == 0; /* or both lists have the part by its place, with one digest */
+        if (!same && a.by_place && b.by_place && exf_digest_list_find(a.by_place, e.name, x) &&
+            exf_digest_list_find(b.by_place, e.name, y))
+            same = strcmp(x, y) == 0;
+        if (same) continue;
         if (names) exf_text_appendf(names, "%s%s", c->differ ? ", " : "", e.name);
         if (c->differ++) continue;
         c->of_a = e;
@@ -143,21 +140,18 @@ static exf_code compare_parts(comparison *c, lists a, lists b, const char *path_
     return more == 0 ? EXF_OK : exf_fail(err, EXF_FORMAT, "%s: %s is no list of digests", path_a, parts_key);
 }
 
-static exf_code same_parts(lists a, const char *path_a, lists b, const char *path_b, exf_err *err)
-{
-    comparison c;
-    exf_code rc = compare_parts(&c, a, b, path_a, NULL, err);
-    if (rc != EXF_OK || !c.differ) return rc;
-    return exf_fail(err, EXF_MODEL,
-                    "%s: was made with other weights than %s: the digest of part %s is %.12s..., in %s it is %.12s...",
-                    path_a, path_b, c.of_a.name, c.of_a.hex, path_b, c.of_b);
-}
-
 static exf_code same_weights(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b, exf_err *err)
 {
     const char *digest_a = exf_provenance_get(a, digest_key), *digest_b = exf_provenance_get(b, digest_key);
     lists of_a = lists_of(a), of_b = lists_of(b);
-    if (of_a.parts && of_b.parts) return same_parts(of_a, path_a, of_b, path_b, err);
+    if (of_a.parts && of_b.parts) {
+        comparison c;
+        exf_code rc = compare_parts(&c, of_a, of_b, path_a, NULL, err);
+        if (rc != EXF_OK || !c.differ) return rc;
+        return exf_fail(err, EXF_MODEL,
+                        "%s: was made with other weights than %s: the digest of part %s is %.12s..., in %s it is %.12s...",
+                        path_a, path_b, c.of_a.name, c.of_a.hex, path_b, c.of_b);
+    }
     if (of_a.parts || of_b.parts)
         return exf_fail(err, EXF_MODEL, "%s: names its weights as earlier programs did, %s by XXH3: make the older file again",
                         of_a.parts ? path_b : path_a, of_a.parts ? path_a : path_b);
@@ -244,34 +238,17 @@ static void list_digest(exf_text *list, const char *name, const char *hex)
     exf_text_appendf(list, "%s%s:%s", list->len ? " " : "", name, hex);
 }
 
-/* Adds the architecture of the first part that names one. */
-static exf_code join_architecture(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err)
-{
-    for (size_t i = 0; i < n; i++) {
-        const char *text = exf_provenance_get(part[i], architecture_key);
-        if (text) return exf_architecture_facts_add(out, text, err);
-    }
-    return EXF_OK;
-}
-
-/* Adds the digests of routers of the first part that names some: those of all of the model's layers, whatever the part. */
-static exf_code join_routers(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err)
-{
-    for (size_t i = 0; i < n; i++) {
-        const char *text = exf_provenance_get(part[i], EXF_ROUTERS_FACT);
-        if (text) return exf_provenance_add(out, err, EXF_ROUTERS_FACT, "%s", text);
-    }
-    return EXF_OK;
-}
-
 exf_code exf_model_facts_join(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err)
 {
     const char *digest = exf_provenance_get(part[0], digest_key);
     entries all = {0};
+    const char *architecture = NULL, *routers = NULL; /* of the first part that names them */
     exf_text text = {0}, by_place = {0};
-    exf_code rc;
-    EXF_TRY(join_architecture(out, part, n, err));
-    EXF_TRY(join_routers(out, part, n, err));
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < n && !architecture; i++) architecture = exf_provenance_get(part[i], architecture_key);
+    for (size_t i = 0; i < n && !routers; i++) routers = exf_provenance_get(part[i], EXF_ROUTERS_FACT);
+    if (architecture) EXF_TRY(exf_architecture_facts_add(out, architecture, err));
+    if (routers) EXF_TRY(exf_provenance_add(out, err, EXF_ROUTERS_FACT, "%s", routers));
     if (!exf_provenance_get(part[0], parts_key)) return digest ? exf_provenance_add(out, err, digest_key, "%s", digest) : EXF_OK;
     EXF_TRY(collect_parts(&all, part, n, err));
     for (size_t i = 0; i < all.n; i++) {
@@ -358,14 +335,6 @@ static uint64_t number_of(const exf_provenance *p, const char *key)
     return text && exf_parse_i64(text, &v) && v > 0 ? (uint64_t)v : 0;
 }
 
-/* Returns how many parts come before part i in order of tokens. */
-static size_t rank_of(const exf_provenance *const *part, size_t n, size_t i)
-{
-    size_t rank = 0;
-    for (size_t k = 0; k < n; k++) rank += strcmp(tokens_of(part[k]), tokens_of(part[i])) < 0;
-    return rank;
-}
-
 static exf_code add_part(exf_provenance *out, const exf_provenance *p, size_t rank, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -396,7 +365,9 @@ exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *p
                 return exf_fail(err, EXF_MODEL, "%s: holds the same tokens (%.12s) as %s; they would count twice", path[i],
                                 tokens_of(part[i]), path[k]);
         }
-        EXF_TRY(add_part(out, part[i], rank_of(part, n, i), err));
+        size_t rank = 0; /* parts that come before it in order of tokens */
+        for (size_t k = 0; k < n; k++) rank += strcmp(tokens_of(part[k]), tokens_of(part[i])) < 0;
+        EXF_TRY(add_part(out, part[i], rank, err));
         sequences += number_of(part[i], "data.sequences");
         tokens += number_of(part[i], "data.tokens");
     }

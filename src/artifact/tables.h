@@ -257,10 +257,9 @@ exf_code exf_tables_add_bare(exf_tables *t, exf_err *err) EXF_CHECKED;
 /* Returns the array of that name and rank, or NULL; rank 0: of any R. */
 const exf_vector_array *exf_vectors_find(const exf_vectors *v, const char *name, int rank);
 float *exf_vectors_data(const exf_vectors *v, const char *name, int rank);
-const exf_vector_array *exf_vectors_basis(const exf_vectors *v); /* NULL: none */
-/* Writes the array's name: "diagonal", or "lowrank/8/c" with this separator. */
+/* Writes the array's name: "diagonal", or "lowrank/8/c". */
 enum { EXF_VECTOR_NAME = 40 };
-void exf_vector_array_name(char out[EXF_VECTOR_NAME], const exf_vector_array *a, char separator);
+void exf_vector_array_name(char out[EXF_VECTOR_NAME], const exf_vector_array *a);
 void exf_vectors_free(exf_vectors *v);
 /* What a projector stores (artifact/projector.h); the array without a name ends each list. */
 extern const exf_stored_array exf_stored_diagonal[], exf_stored_lowrank[];
@@ -301,6 +300,9 @@ exf_code exf_tables_sequences_check(const exf_tables *t, const char *path, exf_e
 
 /* ---- budgets (tables_budgets.c) ------------------------------------------ */
 
+enum { EXF_BUDGET_PARTS = 7 };
+/* Describes part i of a budget, with its name in the group, "predicted/mean"; the data are borrowed, NULL where it has none. */
+exf_tensor exf_budget_tensor(const exf_tables *t, const exf_budget *b, int i);
 /* Writes the budgets; nothing for tables without any. */
 exf_code exf_budgets_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Reads the budgets of a file that has the group into t->budget, in their order. */

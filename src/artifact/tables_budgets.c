@@ -37,19 +37,16 @@ static int64_t count_columns(const exf_budget *b, const exf_tables *t)
     return t->shape.top_k + 1 - exf_budget_least(b);
 }
 
-/* Returns 1 if budget a stands before a budget of so many experts and that rule. */
-static int stands_before(const exf_budget *a, double budget, const char *rule)
-{
-    return a->budget != budget ? a->budget > budget : place_of(a->rule) < place_of(rule);
-}
-
 exf_code exf_budgets_add(exf_tables *t, double budget, const char *rule, exf_budget **out, exf_err *err)
 {
     exf_budget *now = NULL, one = {.budget = budget};
     int at = 0;
     exf_code rc;
     snprintf(one.rule, sizeof one.rule, "%s", rule);
-    while (at < t->n_budgets && stands_before(&t->budget[at], budget, rule)) at++;
+    for (; at < t->n_budgets; at++) {
+        const exf_budget *b = &t->budget[at];
+        if (b->budget != budget ? b->budget < budget : place_of(b->rule) >= place_of(rule)) break;
+    }
     EXF_TRY(exf_mem_new(&now, (size_t)t->n_budgets + 1, sizeof *now, "budgets", err));
     EXF_TRY(exf_mem_new(&one.scale, (size_t)t->n_layers, sizeof *one.scale, "budgets", err));
     EXF_TRY(exf_mem_new(&one.kept, (size_t)t->n_layers * (size_t)count_columns(&one, t), sizeof *one.kept, "budgets", err));
@@ -87,46 +84,39 @@ void exf_budgets_remove(exf_tables *t, exf_budget *b)
     t->n_budgets--;
 }
 
-typedef struct {
-    const char *name;
-    exf_dtype dtype;
-    int64_t rows, columns; /* columns 0: rank 1 */
-    void *data;
-} part;
-
-enum { N_PARTS = 7, BY_MEAN_NORMS = 4 /* the first of them */ };
-
-static void list_parts(exf_budget *b, const exf_tables *t, part out[N_PARTS])
+exf_tensor exf_budget_tensor(const exf_tables *t, const exf_budget *b, int i)
 {
-    out[0] = (part){"lambda", EXF_DT_F64, 1, 0, &b->lambda};
-    out[1] = (part){"scale", EXF_DT_F64, t->n_layers, 0, b->scale};
-    out[2] = (part){"mean", EXF_DT_F64, 1, 0, &b->mean};
-    out[3] = (part){"kept", EXF_DT_U64, t->n_layers, count_columns(b, t), b->kept};
-    out[4] = (part){"predicted/lambda", EXF_DT_F64, 1, 0, &b->predicted.lambda};
-    out[5] = (part){"predicted/mean", EXF_DT_F64, 1, 0, &b->predicted.mean};
-    out[6] = (part){"predicted/kept", EXF_DT_U64, t->n_layers, count_columns(b, t), b->predicted.kept};
+    const exf_budget_threshold *p = &b->predicted;
+    int64_t l = t->n_layers, columns = count_columns(b, t);
+    const exf_tensor all[EXF_BUDGET_PARTS] = {
+        {.name = "lambda", .dtype = EXF_DT_F64, .rank = 1, .shape = {1}, .data = &b->lambda},
+        {.name = "scale", .dtype = EXF_DT_F64, .rank = 1, .shape = {l}, .data = b->scale},
+        {.name = "mean", .dtype = EXF_DT_F64, .rank = 1, .shape = {1}, .data = &b->mean},
+        {.name = "kept", .dtype = EXF_DT_U64, .rank = 2, .shape = {l, columns}, .data = b->kept},
+        {.name = "predicted/lambda", .dtype = EXF_DT_F64, .rank = 1, .shape = {1}, .data = p->kept ? &p->lambda : NULL},
+        {.name = "predicted/mean", .dtype = EXF_DT_F64, .rank = 1, .shape = {1}, .data = p->kept ? &p->mean : NULL},
+        {.name = "predicted/kept", .dtype = EXF_DT_U64, .rank = 2, .shape = {l, columns}, .data = p->kept}};
+    return all[i];
 }
 
-static exf_tensor tensor_of(const exf_budget *b, const part *p, char path[PATH_LEN])
+/* Writes the part's path and gives the tensor that name. */
+static exf_tensor part_of(const exf_tables *t, const exf_budget *b, int i, char path[PATH_LEN])
 {
-    snprintf(path, PATH_LEN, "/budgets/%.9g/%s/%s", b->budget, b->rule, p->name);
-    int rank = p->columns ? 2 : 1;
-    return (exf_tensor){.name = path, .dtype = p->dtype, .rank = rank, .shape = {p->rows, p->columns}, .data = p->data};
+    exf_tensor x = exf_budget_tensor(t, b, i);
+    snprintf(path, PATH_LEN, "/budgets/%.9g/%s/%s", b->budget, b->rule, x.name);
+    x.name = path;
+    return x;
 }
 
 exf_code exf_budgets_write(const exf_tables *t, exf_h5 *h, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (int i = 0; i < t->n_budgets; i++) {
-        part parts[N_PARTS];
-        list_parts(&t->budget[i], t, parts);
-        int n = t->budget[i].predicted.kept ? N_PARTS : BY_MEAN_NORMS;
-        for (int k = 0; rc == EXF_OK && k < n; k++) {
+    for (int i = 0; i < t->n_budgets; i++)
+        for (int k = 0; rc == EXF_OK && k < EXF_BUDGET_PARTS; k++) {
             char path[PATH_LEN];
-            exf_tensor x = tensor_of(&t->budget[i], &parts[k], path);
+            exf_tensor x = part_of(t, &t->budget[i], k, path);
             if (x.data) rc = exf_h5_write(h, &x, err);
         }
-    }
     return rc;
 }
 
@@ -142,7 +132,6 @@ static exf_code read_rule(void *self, const char *name, exf_err *err)
 {
     listing *s = self;
     exf_budget *b;
-    part parts[N_PARTS];
     char group[PATH_LEN];
     int predicted;
     exf_code rc;
@@ -155,12 +144,12 @@ static exf_code read_rule(void *self, const char *name, exf_err *err)
     snprintf(group, sizeof group, "/budgets/%.9g/%s/predicted", s->budget, name);
     EXF_TRY(exf_h5_exists(s->h, group, &predicted, err));
     if (predicted) EXF_TRY(exf_budgets_add_predicted(s->t, b, err));
-    list_parts(b, s->t, parts);
-    for (int k = 0; k < (predicted ? N_PARTS : BY_MEAN_NORMS); k++) {
+    for (int k = 0; k < EXF_BUDGET_PARTS; k++) {
         char path[PATH_LEN];
-        exf_tensor x = tensor_of(b, &parts[k], path);
+        exf_tensor x = part_of(s->t, b, k, path);
+        void *data = (void *)(uintptr_t)x.data;
         x.data = NULL;
-        EXF_TRY(exf_h5_read(s->h, &x, parts[k].data, err));
+        if (data) EXF_TRY(exf_h5_read(s->h, &x, data, err));
     }
 out:
     return rc;

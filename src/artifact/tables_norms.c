@@ -136,19 +136,6 @@ exf_code exf_norm_head_write(const exf_tables *t, exf_h5 *h, exf_err *err)
     return rc;
 }
 
-/* Looks at all datasets, before memory is taken for a head of q directions. */
-static exf_code expect_parts(exf_tables t, int q, exf_h5 *h, exf_err *err)
-{
-    char path[PATH_LEN];
-    exf_code rc = EXF_OK;
-    t.norm_head = (exf_norm_head){.q = q};
-    for (int i = 0; rc == EXF_OK && i < EXF_NORM_HEAD_PARTS; i++) {
-        exf_tensor x = part_of(&t, i, path);
-        rc = exf_h5_expect(h, &x, err);
-    }
-    return rc;
-}
-
 exf_code exf_norm_head_read(exf_tables *t, exf_h5 *h, exf_err *err)
 {
     exf_tensor basis;
@@ -159,7 +146,12 @@ exf_code exf_norm_head_read(exf_tables *t, exf_h5 *h, exf_err *err)
         return exf_fail(err, EXF_FORMAT, "%s: /norm_head/basis has %lld directions, expected 1 to %d, and no more than the model's "
                         "%lld columns", exf_h5_path(h), basis.rank == 3 ? (long long)basis.shape[2] : 0, EXF_NORM_MOST,
                         (long long)t->shape.d_model);
-    EXF_TRY(expect_parts(*t, (int)basis.shape[2], h, err));
+    exf_tables like = *t;
+    like.norm_head = (exf_norm_head){.q = (int)basis.shape[2]};
+    for (int i = 0; i < EXF_NORM_HEAD_PARTS; i++) { /* before memory is taken for a head of q directions */
+        exf_tensor x = part_of(&like, i, path);
+        EXF_TRY(exf_h5_expect(h, &x, err));
+    }
     EXF_TRY(exf_norm_head_new(t, (int)basis.shape[2], err));
     for (int i = 0; i < EXF_NORM_HEAD_PARTS; i++) {
         exf_tensor x = part_of(t, i, path);

@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-void exf_vector_array_name(char out[EXF_VECTOR_NAME], const exf_vector_array *a, char separator)
+void exf_vector_array_name(char out[EXF_VECTOR_NAME], const exf_vector_array *a)
 {
     if (a->stored->shape == EXF_STORED_RANKS)
-        snprintf(out, EXF_VECTOR_NAME, "%.20s%c%d%cc", a->stored->name, separator, a->rank, separator);
+        snprintf(out, EXF_VECTOR_NAME, "%.20s/%d/c", a->stored->name, a->rank);
     else
         snprintf(out, EXF_VECTOR_NAME, "%.32s", a->stored->name);
 }
@@ -29,13 +29,6 @@ float *exf_vectors_data(const exf_vectors *v, const char *name, int rank)
 {
     const exf_vector_array *a = exf_vectors_find(v, name, rank);
     return a ? a->data : NULL;
-}
-
-const exf_vector_array *exf_vectors_basis(const exf_vectors *v)
-{
-    for (int i = 0; i < v->n_arrays; i++)
-        if (v->array[i].stored->shape == EXF_STORED_BASIS) return &v->array[i];
-    return NULL;
 }
 
 void exf_vectors_free(exf_vectors *v)
@@ -69,14 +62,6 @@ const exf_stored_array *exf_stored_array_find(const char *name)
     return find_stored(name, &place);
 }
 
-static int stands_before(const exf_vector_array *a, const char *name, int rank)
-{
-    int mine, other;
-    find_stored(a->stored->name, &mine);
-    find_stored(name, &other);
-    return mine < other || (mine == other && a->rank < rank);
-}
-
 exf_tensor exf_vector_array_tensor(const exf_tables *t, const exf_vector_array *a)
 {
     int64_t n = t->vectors.n_pairs, l = t->n_layers, e = t->shape.n_experts, h = t->shape.d_model;
@@ -90,29 +75,23 @@ exf_tensor exf_vector_array_tensor(const exf_tables *t, const exf_vector_array *
     return x;
 }
 
-/* Counts the numbers of the array; EXF_NOSPACE if no size_t holds their bytes. */
-static exf_code count_numbers(size_t *n, const exf_tables *t, const exf_vector_array *a, exf_err *err)
-{
-    exf_tensor x = exf_vector_array_tensor(t, a);
-    exf_code rc = EXF_OK;
-    if (t->vectors.room && exf_stored_by_pair(a->stored->shape)) x.shape[0] = t->vectors.room;
-    *n = 1;
-    for (int i = 0; rc == EXF_OK && i < x.rank; i++) rc = exf_mem_mul(n, *n, (size_t)x.shape[i], "vectors", err);
-    return rc;
-}
-
 exf_code exf_vectors_add(exf_tables *t, const char *name, int rank, float **out, exf_err *err)
 {
     exf_vectors *v = &t->vectors;
-    exf_vector_array a = {.stored = exf_stored_array_find(name), .rank = rank}, *now = NULL;
-    size_t n;
-    int at = 0;
-    exf_code rc;
+    int at = 0, place, other;
+    exf_vector_array a = {.stored = find_stored(name, &place), .rank = rank}, *now = NULL;
+    size_t n = 1;
+    exf_code rc = EXF_OK;
     *out = exf_vectors_data(v, name, rank);
     if (*out) return EXF_OK;
     if (!a.stored) return exf_fail(err, EXF_INTERNAL, "no projector stores an array \"%s\"", name);
-    while (at < v->n_arrays && stands_before(&v->array[at], name, rank)) at++;
-    EXF_TRY(count_numbers(&n, t, &a, err));
+    for (; at < v->n_arrays; at++) {
+        (void)find_stored(v->array[at].stored->name, &other);
+        if (other > place || (other == place && v->array[at].rank >= rank)) break;
+    }
+    exf_tensor x = exf_vector_array_tensor(t, &a);
+    if (v->room && exf_stored_by_pair(a.stored->shape)) x.shape[0] = v->room;
+    for (int i = 0; i < x.rank; i++) EXF_TRY(exf_mem_mul(&n, n, (size_t)x.shape[i], "vectors", err));
     EXF_TRY(exf_mem_new(&now, (size_t)v->n_arrays + 1, sizeof *now, "vectors", err));
     EXF_TRY(v->room && exf_stored_by_pair(a.stored->shape) ? exf_mem_raw(&a.data, n, sizeof *a.data, "vectors", err)
                                                            : exf_mem_new(&a.data, n, sizeof *a.data, "vectors", err));

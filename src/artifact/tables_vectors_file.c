@@ -14,7 +14,7 @@ enum { PATH_LEN = EXF_VECTOR_NAME + 10, MOST_RANKS = 8, MOST_ARRAYS = 32, LARGES
 static void path_of(char path[PATH_LEN], const exf_vector_array *a)
 {
     char name[EXF_VECTOR_NAME];
-    exf_vector_array_name(name, a, '/');
+    exf_vector_array_name(name, a);
     snprintf(path, PATH_LEN, "/vectors/%s", name);
 }
 
@@ -40,8 +40,6 @@ exf_code exf_vectors_write(const exf_tables *t, exf_h5 *h, exf_err *err)
 out:
     return rc;
 }
-
-/* ---- contents of a file --------------------------------------------------------------- */
 
 typedef struct {
     const char *path;
@@ -158,24 +156,17 @@ out:
     return rc;
 }
 
-/* Reads how many columns the file's basis has; impossible shapes are refused when the basis is read. */
-static exf_code count_columns(int *columns, const exf_stored_array *s, const exf_tables *t, exf_h5 *h, exf_err *err)
-{
-    char path[PATH_LEN];
-    exf_tensor shape;
-    path_of(path, &(exf_vector_array){.stored = s});
-    exf_code rc = exf_h5_describe(h, path, &shape, err);
-    if (rc == EXF_OK)
-        *columns = shape.rank == 3 && shape.shape[2] > 0 && shape.shape[2] <= t->shape.d_model ? (int)shape.shape[2] : 1;
-    return rc;
-}
-
 static exf_code read_one(exf_tables *t, const exf_stored_array *s, int rank, exf_h5 *h, exf_err *err)
 {
     exf_code rc;
     char path[PATH_LEN];
     float *data;
-    if (s->shape == EXF_STORED_BASIS) EXF_TRY(count_columns(&rank, s, t, h, err));
+    exf_tensor shape;
+    if (s->shape == EXF_STORED_BASIS) { /* its columns; an impossible shape is refused when it is read */
+        path_of(path, &(exf_vector_array){.stored = s});
+        EXF_TRY(exf_h5_describe(h, path, &shape, err));
+        rank = shape.rank == 3 && shape.shape[2] > 0 && shape.shape[2] <= t->shape.d_model ? (int)shape.shape[2] : 1;
+    }
     const exf_vector_array a = {.stored = s, .rank = rank};
     exf_tensor x = exf_vector_array_tensor(t, &a);
     path_of(path, &a);
@@ -214,7 +205,7 @@ static exf_code check_basis(const exf_vector_array *basis, int layer, int64_t d,
 
 static exf_code check_array(const exf_tables *t, const exf_vector_array *a, const char *path, exf_err *err)
 {
-    const exf_vector_array *basis = exf_vectors_basis(&t->vectors);
+    const exf_vector_array *basis = exf_vectors_find(&t->vectors, "basis", 0);
     int64_t d = t->shape.d_model, n = t->vectors.n_pairs;
     char name[PATH_LEN];
     exf_code rc = EXF_OK;

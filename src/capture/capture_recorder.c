@@ -39,8 +39,7 @@ struct exf_capture_write_behind {
 static exf_code write_slot(void *self, exf_err *err)
 {
     const slot *s = self;
-    exf_code rc = exf_capture_put(s->file, s->layer, s->row, s->n, s->ids, s->weights, s->outputs, err);
-    return rc == EXF_OK ? exf_capture_put_stream(s->file, s->layer, s->row, s->n, s->stream_sq, err) : rc;
+    return exf_capture_put(s->file, s->layer, s->row, s->n, s->ids, s->weights, s->outputs, s->stream_sq, err);
 }
 
 exf_code exf_capture_write_behind_new(exf_capture_write_behind **out, exf_capture_file *file, int64_t rows, exf_err *err)
@@ -199,7 +198,7 @@ out:
 static exf_code sync_file(void *self, exf_err *err)
 {
     const exf_recorder *r = self;
-    return exf_capture_sync(&r->file, err);
+    return exf_h5_sync(r->file.h, err);
 }
 
 static exf_code read_structure(const exf_recorder *r, exf_h5_structure *s, exf_err *err)
@@ -300,7 +299,7 @@ exf_code exf_recorder_commit(exf_recorder *r, const exf_provenance *late, exf_er
     exf_code rc;
     EXF_TRY(exf_capture_write_behind_finish(r->writer, err));
     if (r->resume) EXF_TRY(exf_resume_wait(r->resume, err)); /* it syncs the file */
-    if (late) EXF_TRY(exf_capture_add_facts(&r->file, late, err));
+    if (late) EXF_TRY(exf_facts_append(late, "/provenance", r->file.h, err));
     rc = exf_capture_commit(&r->file, err);
 out:
     return rc;

@@ -200,7 +200,7 @@ static exf_code write_capture(const char *name, int from, int n, const exf_prove
     for (int l = 0; l < L; l++) {
         routed r = layer_of_run(l);
         size_t slot = (size_t)(from * K);
-        rc = exf_capture_put(&f, numbers[l], 0, n, r.ids + slot, r.weights + slot, r.outputs + slot * H, err);
+        rc = exf_capture_put(&f, numbers[l], 0, n, r.ids + slot, r.weights + slot, r.outputs + slot * H, NULL, err);
         routed_free(&r);
         if (rc != EXF_OK) goto out;
     }

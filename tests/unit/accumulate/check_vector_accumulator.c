@@ -412,7 +412,8 @@ static exf_code write_capture(const char *name, int first, int n, exf_err *err)
     EXF_TRY(exf_capture_create(&f,
             &(exf_capture_plan){.target = exf_scratch(name), .force = 1, .shape = shape,
                                 .layer_number = number, .n_layers = 1, .sequences = &list, .provenance = &p}, err));
-    EXF_TRY(exf_capture_put(&f, SEQ_LAYER, 0, shape.n_tokens, r.ids + row * K, r.weights + row * K, r.outputs + row * K * H, err));
+    EXF_TRY(exf_capture_put(&f, SEQ_LAYER, 0, shape.n_tokens, r.ids + row * K, r.weights + row * K, r.outputs + row * K * H, NULL,
+                            err));
     rc = exf_capture_commit(&f, err);
 out:
     exf_capture_abort(&f);

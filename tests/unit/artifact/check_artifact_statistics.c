@@ -316,8 +316,8 @@ static exf_code write_capture(const char *name, exf_err *err)
             &(exf_capture_plan){.target = exf_scratch(name), .force = 1, .shape = small,
                                 .layer_number = layers, .n_layers = L, .provenance = &p}, err));
     for (int i = 0; i < L; i++) {
-        EXF_TRY(exf_capture_put(&f, layers[i], 2, T - 2, ids + 2 * K, weights + 2 * K, outputs + 2 * K * H, err));
-        EXF_TRY(exf_capture_put(&f, layers[i], 0, 2, ids, weights, outputs, err));
+        EXF_TRY(exf_capture_put(&f, layers[i], 2, T - 2, ids + 2 * K, weights + 2 * K, outputs + 2 * K * H, NULL, err));
+        EXF_TRY(exf_capture_put(&f, layers[i], 0, 2, ids, weights, outputs, NULL, err));
     }
     EXF_TRY(exf_capture_commit(&f, err));
 out:
@@ -364,9 +364,9 @@ START_TEST(rows_and_layers_out_of_range_are_refused)
     ck_ok(exf_capture_create(&f,
             &(exf_capture_plan){.target = exf_scratch("x.h5"), .shape = small,
                                 .layer_number = layers, .n_layers = L, .provenance = &p}, &e), e);
-    ck_fails(exf_capture_put(&f, 0, T - 1, 2, ids, weights, outputs, &e), EXF_INTERNAL, e, "5");
-    ck_fails(exf_capture_put(&f, 0, -1, 1, ids, weights, outputs, &e), EXF_INTERNAL, e, "5");
-    ck_fails(exf_capture_put(&f, 1, 0, 1, ids, weights, outputs, &e), EXF_INTERNAL, e, "/layers/1/topk_ids");
+    ck_fails(exf_capture_put(&f, 0, T - 1, 2, ids, weights, outputs, NULL, &e), EXF_INTERNAL, e, "5");
+    ck_fails(exf_capture_put(&f, 0, -1, 1, ids, weights, outputs, NULL, &e), EXF_INTERNAL, e, "5");
+    ck_fails(exf_capture_put(&f, 1, 0, 1, ids, weights, outputs, NULL, &e), EXF_INTERNAL, e, "/layers/1/topk_ids");
     exf_capture_abort(&f);
     ck_ok(write_capture("c.h5", &e), e);
     ck_ok(exf_capture_open(&f, exf_scratch("c.h5"), &e), e);
@@ -421,7 +421,7 @@ START_TEST(captured_slots_may_be_empty)
     ck_ok(exf_capture_create(&f,
             &(exf_capture_plan){.target = exf_scratch("c.h5"), .force = 1, .shape = small,
                                 .layer_number = layers, .n_layers = 1, .provenance = &p}, &e), e);
-    ck_ok(exf_capture_put(&f, layers[0], 0, T, with, weights, outputs, &e), e);
+    ck_ok(exf_capture_put(&f, layers[0], 0, T, with, weights, outputs, NULL, &e), e);
     ck_ok(exf_capture_commit(&f, &e), e);
     ck_ok(exf_capture_open(&f, exf_scratch("c.h5"), &e), e);
     ck_ok(exf_capture_get(&f, layers[0], 0, T, id, weight, output, &e), e);

@@ -86,7 +86,7 @@ START_TEST(vectors_come_back_bit_for_bit)
         ck_assert_int_eq(w->n_arrays, 5);
         for (int i = 0; i < 5; i++) {
             char name[EXF_VECTOR_NAME];
-            exf_vector_array_name(name, &w->array[i], '/');
+            exf_vector_array_name(name, &w->array[i]);
             ck_assert_str_eq(name, names[i]);
             ck_assert_int_eq(w->array[i].rank, v->array[i].rank);
             ck_assert(same(w->array[i].data, v->array[i].data, lengths[i]));

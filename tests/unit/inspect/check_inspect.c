@@ -198,7 +198,7 @@ START_TEST(a_capture_tells_counts_and_norms)
     ck_ok(exf_capture_create(&f,
             &(exf_capture_plan){.target = exf_scratch("c.h5"), .shape = shape,
                                 .layer_number = &number, .n_layers = 1, .provenance = &p}, &e), e);
-    ck_ok(exf_capture_put(&f, number, 0, T, ids, weights, outputs, &e), e);
+    ck_ok(exf_capture_put(&f, number, 0, T, ids, weights, outputs, NULL, &e), e);
     ck_ok(exf_capture_commit(&f, &e), e);
     exf_inspection s = study_of("c.h5", NULL);
     static const uint64_t counts[16] = {0, 4, 3, 0, 4, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0}, experts[4] = {7, 4, 3, 0};
