@@ -6,8 +6,8 @@ set -eu
 [ $# = 1 ] || { echo "usage: fuzz-coverage.sh BUILD" >&2; exit 2; }
 build=$1
 for object in "$build"/src/format/*.o "$build"/src/artifact/*.o "$build"/src/model/c*.o "$build"/src/model/fam*.o \
-    "$build"/src/model/quant*.o "$build"/src/tokenizer/*.o "$build"/src/capture/manifest*.o "$build"/src/fold/variant.o \
-    "$build"/src/recipe/recipe*.o "$build"/kernels/fold/fold_layers.o; do
+    "$build"/src/model/quant*.o "$build"/src/tokenizer/*.o "$build"/src/capture/manifest*.o \
+    "$build"/src/fold/variant.o "$build"/src/fold/variant_read.o "$build"/src/recipe/recipe*.o "$build"/kernels/fold/fold_layers.o; do
     file=${object#"$build"/}
     file=${file%.o}.c
     case $file in # those that only write, and those that need a whole checkpoint: tests/mutants has these

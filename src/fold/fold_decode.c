@@ -68,6 +68,14 @@ out:
     return rc;
 }
 
+void exf_decode_schedule_mark(const exf_decode_schedule *s, unsigned char *mark)
+{
+    for (size_t i = 0; i < s->batch->n_sequences; i++) {
+        const exf_span *span = &s->batch->span[i];
+        memset(mark + span->offset, 1, (size_t)exf_decode_schedule_prefill(s, span->n_tokens));
+    }
+}
+
 void exf_decode_schedule_free(exf_decode_schedule *s)
 {
     exf_mem_free(s->first);
@@ -80,47 +88,26 @@ void exf_decode_schedule_free(exf_decode_schedule *s)
 /* A value below every similarity; similarities are in [-1, 1]. */
 static const float below_all = -2.0f;
 
-/* Marks the experts of the first S slots of every row; routes are sorted by falling weight. */
-static void mark_primary(unsigned char *primary, const exf_fold_routes *io, int n_experts, int s)
-{
-    const int32_t *ids = io->ids;
-    memset(primary, 0, (size_t)n_experts);
-    for (int row = 0; row < io->rows; row++)
-        for (int k = 0; k < s && k < io->width; k++)
-            if (ids[row * io->width + k] >= 0) primary[ids[row * io->width + k]] = 1;
-}
-
-/* Returns the primary expert most similar to e, ties to the lower number; -1 if none is marked. */
-static int most_similar(const unsigned char *primary, const float *similarity, int n_experts, float *how)
-{
-    int best = -1;
-    *how = below_all;
-    for (int t = 0; t < n_experts; t++)
-        if (primary[t] && similarity[t] > *how) {
-            best = t;
-            *how = similarity[t];
-        }
-    return best;
-}
-
-/* Re-routes slots after a token's first S, if their expert is not primary, to the most similar primary expert; with a threshold rho
- * above 0 only where their similarity is at least rho. */
+/* Re-routes slots after a token's first S, which are primary since routes are sorted by falling weight: where their expert is not
+ * primary of another token, to the most similar primary expert, ties to the lower number; with a threshold rho above 0 only where
+ * their similarity is at least rho. */
 static void reroute_tokens(const exf_fold_rewriter *f, const exf_fold_routes *io, int index)
 {
     int n_experts = (int)f->t->shape.n_experts, done[EXF_FOLD_MAX_E];
-    unsigned char primary[EXF_FOLD_MAX_E];
+    unsigned char primary[EXF_FOLD_MAX_E] = {0};
     int32_t *ids = io->ids;
     const float *similarity = f->t->similarity + (size_t)index * (size_t)n_experts * (size_t)n_experts, rho = (float)f->v->rho;
-    mark_primary(primary, io, n_experts, f->v->decode_options.pool);
+    for (int row = 0; row < io->rows; row++)
+        for (int k = 0; k < f->v->decode_options.pool && k < io->width; k++)
+            if (ids[row * io->width + k] >= 0) primary[ids[row * io->width + k]] = 1;
     for (int e = 0; e < n_experts; e++) done[e] = -1;
     for (int i = 0; i < io->rows * io->width; i++) {
-        int e = ids[i];
+        int e = ids[i], to = -1;
         if (e < 0 || primary[e]) continue;
-        if (done[e] < 0) {
-            float how;
-            int to = most_similar(primary, similarity + (size_t)e * (size_t)n_experts, n_experts, &how);
-            done[e] = to < 0 || (rho > 0 && how < rho) ? e : to;
-        }
+        const float *mine = similarity + (size_t)e * (size_t)n_experts;
+        for (int t = 0; done[e] < 0 && t < n_experts; t++)
+            if (primary[t] && mine[t] > (to < 0 ? below_all : mine[to])) to = t;
+        if (done[e] < 0) done[e] = to < 0 || (rho > 0 && mine[to] < rho) ? e : to;
         ids[i] = done[e];
     }
 }
@@ -164,16 +151,6 @@ exf_fold_decode_options exf_fold_decode_options_of(const exf_fold_rewriter *f, c
 static const int32_t *members_of(const exf_fold_rewriter *f, int index)
 {
     return f->pool ? f->pool->members + (size_t)index * (size_t)f->pool->size : NULL;
-}
-
-/* Puts the router's choice among the pool in place of a step's routes outside of it; row [io->rows] are the tokens' rows in
- * the run. */
-static exf_fold_status fold_by_router(const exf_fold_rewriter *f, const exf_routes *r, const exf_fold_routes *io,
-                                      const size_t *row, const exf_fold_tables *t, int index, int worker)
-{
-    exf_fold_stand_in_options o = exf_fold_stand_ins_of(f);
-    exf_fold_scores s = fill_scores(f, r, io->rows, row, worker);
-    return exf_fold_decode_stand_ins_cpu(io, &s, members_of(f, index), t, &o);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -232,6 +209,8 @@ static exf_fold_status fold_step(const decode_job *j, const exf_fold_routes *io,
     const exf_fold_rewriter *f = j->f;
     const exf_fold_tables *t = &j->tables;
     exf_fold_decode_options o = exf_fold_decode_options_of(f, members_of(f, j->index));
+    exf_fold_stand_in_options stand_ins = exf_fold_stand_ins_of(f);
+    exf_fold_scores scores;
     size_t e = (size_t)f->t->shape.n_experts, at = (size_t)j->index * e;
     if (f->v->outside == EXF_OUTSIDE_RANDOM) return fold_at_random(j, io, first);
     if (f->v->decode == EXF_DECODE_SERE) {
@@ -239,7 +218,9 @@ static exf_fold_status fold_step(const decode_job *j, const exf_fold_routes *io,
         return EXF_FOLD_OK;
     }
     switch (exf_fold_decode_form_of(f->v)) {
-    case EXF_STEPS_BY_ROUTER: return fold_by_router(f, j->routes, io, f->schedule->row + first, t, j->index, worker);
+    case EXF_STEPS_BY_ROUTER:
+        scores = fill_scores(f, j->routes, io->rows, f->schedule->row + first, worker);
+        return exf_fold_decode_stand_ins_cpu(io, &scores, o.members, t, &stand_ins);
     case EXF_STEPS_JOINED: return exf_fold_decode_joint_cpu(io, t, &o);
     case EXF_STEPS_REMAPPED:
         return exf_fold_decode_static_cpu(io, f->pool->target_ids + at, f->pool->target_scale + at, (int)e);
@@ -259,16 +240,6 @@ static void renormalise(float *w, const float *before, const int32_t *ids, size_
     for (size_t i = 0; kept > 0 && i < k; i++) w[i] *= all / kept;
 }
 
-/* Drops routes outside a static pool: they get the pool's targets with weight 0. */
-static void drop_outside(const exf_fold_rewriter *f, const exf_fold_routes *io, const int32_t *before)
-{
-    const int32_t *ids = io->ids;
-    float *w = io->weights;
-    if (f->v->decode != EXF_DECODE_STATIC || !f->v->decode_options.drop) return;
-    for (int i = 0; i < io->rows * io->width; i++)
-        if (ids[i] != before[i]) w[i] = 0;
-}
-
 static exf_fold_status rewrite_step(const decode_job *j, size_t step, int worker)
 {
     const exf_fold_rewriter *f = j->f;
@@ -286,7 +257,8 @@ static exf_fold_status rewrite_step(const decode_job *j, size_t step, int worker
     }
     memcpy(before, ids, n * k * sizeof *ids);
     exf_fold_status status = fold_step(j, &io, from, worker);
-    drop_outside(f, &io, before);
+    for (size_t i = 0; f->v->decode == EXF_DECODE_STATIC && f->v->decode_options.drop && i < n * k; i++)
+        if (ids[i] != before[i]) weights[i] = 0; /* outside a static pool: the pool's targets, with weight 0 */
     for (size_t i = 0; status == EXF_FOLD_OK && i < n; i++) {
         size_t at = s->row[from + i] * k;
         if (f->v->outside == EXF_OUTSIDE_RENORMALISED) renormalise(weights + i * k, r->weights + at, ids + i * k, k);
@@ -298,14 +270,6 @@ static exf_fold_status rewrite_step(const decode_job *j, size_t step, int worker
 
 enum { STEPS = 16 }; /* steps that a thread takes at a time, since a step is short */
 
-static exf_code rewrite_steps(const decode_job *j, size_t i, int worker, exf_err *err)
-{
-    size_t step = i * STEPS, n = j->f->schedule->n_steps, end = n - step < STEPS ? n : step + STEPS;
-    exf_fold_status status = EXF_FOLD_OK;
-    for (; status == EXF_FOLD_OK && step < end; step++) status = rewrite_step(j, step, worker);
-    return exf_fold_failed(j->f, status, EXF_FOLD_PHASE_DECODE, err);
-}
-
 exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err)
 {
     decode_job j = {f, r, exf_fold_rewriter_tables(f, index, f->decode_coeff, f->decode_loss), index};
@@ -314,7 +278,11 @@ exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r,
 #pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, f->schedule->threads))
     for (size_t i = 0; i < n; i++) {
         exf_err e;
-        if (exf_loop_takes(&loop, i) && rewrite_steps(&j, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+        exf_fold_status status = EXF_FOLD_OK;
+        if (!exf_loop_takes(&loop, i)) continue;
+        for (size_t step = i * STEPS; status == EXF_FOLD_OK && step < (i + 1) * STEPS && step < f->schedule->n_steps; step++)
+            status = rewrite_step(&j, step, omp_get_thread_num());
+        if (exf_fold_failed(f, status, EXF_FOLD_PHASE_DECODE, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
     }
     return exf_loop_end(&loop, err);
 }

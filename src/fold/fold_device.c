@@ -20,14 +20,6 @@ static int folds_prefill(const exf_variant *v)
     return v && v->prefill != EXF_PREFILL_NONE;
 }
 
-/* Returns the schedule's place among those that are counted; -1: it is none of them. */
-static int own_schedule(const exf_fold_rewriter *f)
-{
-    for (int i = 0; i < f->n_counted; i++)
-        if (&f->counted[i] == f->schedule) return i;
-    return -1;
-}
-
 int exf_fold_runs_on_device(const exf_fold_rewriter *f)
 {
     const exf_variant *v = f->v;
@@ -136,20 +128,15 @@ static size_t count_bytes(const exf_fold_rewriter *f)
     return (size_t)f->n_moe_layers * (1 + (size_t)f->n_counted) * sizeof(uint64_t);
 }
 
-/* Returns the GPU memory of the norm head of all layers and of what it predicts. */
-static uint64_t head_bytes(const exf_fold_rewriter *f)
-{
-    uint64_t slots = (uint64_t)f->schedule->batch->n_tokens * (uint64_t)f->a->top_k;
-    if (!f->norms) return 0; /* a rewriter that only counts has no tables either */
-    return basis_numbers(f) * (sizeof(float) + EXF_NORM_HEAD_ROWS * sizeof(uint16_t)) + theta_numbers(f) * sizeof(float) +
-           slots * (sizeof(float) + sizeof(int32_t)) + sizeof(uint64_t);
-}
-
 uint64_t exf_fold_routes_bytes(const exf_fold_rewriter *f)
 {
     uint64_t bytes = workspace_bytes(f) + prefill_bytes(f) + count_bytes(f);
     if (workspace_bytes(f)) bytes += place_of(f, EXF_FOLD_LAYER_ARRAYS);
-    bytes += head_bytes(f);
+    if (f->norms) { /* the norm head of all layers, and what it predicts; a rewriter that only counts has no tables either */
+        uint64_t slots = (uint64_t)f->schedule->batch->n_tokens * (uint64_t)f->a->top_k;
+        bytes += basis_numbers(f) * (sizeof(float) + EXF_NORM_HEAD_ROWS * sizeof(uint16_t)) + theta_numbers(f) * sizeof(float) +
+                 slots * (sizeof(float) + sizeof(int32_t)) + sizeof(uint64_t);
+    }
     for (int i = 0; i < f->n_counted; i++) {
         const exf_decode_schedule *s = &f->counted[i];
         bytes += (s->n_steps + 1 + s->first[s->n_steps]) * sizeof *s->first;
@@ -210,8 +197,7 @@ static exf_code put_prefill(exf_fold_rewriter *f, exf_queue *q, exf_err *err)
     const exf_batch *batch = f->schedule->batch;
     unsigned char *mark = NULL;
     exf_code rc = exf_mem_new(&mark, batch->n_tokens, 1, "folding", err);
-    for (size_t i = 0; rc == EXF_OK && i < batch->n_sequences; i++)
-        memset(mark + batch->span[i].offset, 1, (size_t)exf_decode_schedule_prefill(f->schedule, batch->span[i].n_tokens));
+    if (rc == EXF_OK) exf_decode_schedule_mark(f->schedule, mark);
     if (rc == EXF_OK) rc = put(&f->device_fold.prefill, f->device_fold.b, q, mark, batch->n_tokens, err);
     exf_err ignored;
     exf_code finished = f->device_fold.b->finish(q, rc == EXF_OK ? err : &ignored); /* before the host's array is freed */
@@ -297,9 +283,11 @@ static exf_fold_status fold_prefill(const exf_fold_rewriter *f, const exf_device
 static exf_fold_status fold_decode(const exf_fold_rewriter *f, const exf_device_routes *r, exf_run_routes routes)
 {
     const exf_device_fold *d = &f->device_fold;
+    int own = 0; /* its schedule's place among those that are counted */
+    while (own + 1 < f->n_counted && &f->counted[own] != f->schedule) own++;
     routes.norms = f->v->decode_norms ? d->norms : NULL;
     routes.routed = routes.norms ? d->routed : NULL;
-    exf_steps_call c = {.form = exf_fold_decode_form_of(f->v), .steps = d->steps[own_schedule(f)],
+    exf_steps_call c = {.form = exf_fold_decode_form_of(f->v), .steps = d->steps[own],
                         .tables = tables_there(f, EXF_FOLD_DECODE_COEFF, EXF_FOLD_DECODE_LOSS),
                         .options = exf_fold_decode_options_of(f, on_device(f, EXF_FOLD_MEMBERS)),
                         .target_ids = on_device(f, EXF_FOLD_TARGET_IDS), .target_scale = on_device(f, EXF_FOLD_TARGET_SCALE),
@@ -311,19 +299,6 @@ static exf_fold_status fold_decode(const exf_fold_rewriter *f, const exf_device_
 }
 
 /* ---- counting ------------------------------------------------------------------------------------------ */
-
-/* Counts the experts of the layer's routes, and has the counters copied to staging memory. */
-static void count_experts(exf_fold_rewriter *f, const exf_device_routes *r, const exf_run_routes *routes)
-{
-    exf_device_fold *d = &f->device_fold;
-    size_t width = 1 + (size_t)f->n_counted, at = (size_t)r->moe_index * width;
-    d->b->zero(r->q, d->count + at, width * sizeof *d->count);
-    d->b->gpu->count_row_experts(r->q, d->count + at, routes);
-    for (int i = 0; i < f->n_counted; i++)
-        d->b->gpu->count_step_experts(r->q, d->count + at + 1 + (size_t)i, routes, &d->steps[i], r->n_experts);
-    d->b->gpu->carry(r->q, d->counted + at, d->count + at, width * sizeof *d->count);
-    d->layers[r->moe_index] = 1;
-}
 
 void exf_fold_routes_collect(exf_fold_rewriter *f)
 {
@@ -344,18 +319,26 @@ void exf_fold_routes_collect(exf_fold_rewriter *f)
 exf_code exf_fold_routes_rewrite(void *self, const exf_device_routes *r, exf_err *err)
 {
     exf_fold_rewriter *f = self;
+    exf_device_fold *d = &f->device_fold;
     const exf_run_routes routes = {.ids = r->ids, .weights = r->weights, .n_tokens = r->batch->n_tokens, .top_k = r->top_k};
     int index = f->table_of[r->layer], only = f->v ? f->v->only_layer - 1 : -1;
     exf_code rc = EXF_OK;
-    if (f->v && f->device_fold.workspace && index >= 0 && (!r->by_token || f->v->folds_hashed)) {
+    if (f->v && d->workspace && index >= 0 && (!r->by_token || f->v->folds_hashed)) {
         send_layer(f, r->q, index);
         if (folds_prefill(f->v) && (only < 0 || only == r->layer))
             EXF_TRY(exf_fold_failed(f, fold_prefill(f, r, routes, index), EXF_FOLD_PHASE_PREFILL, err));
         if (folds_decode(f->v))
             EXF_TRY(exf_fold_failed(f, fold_decode(f, r, routes), EXF_FOLD_PHASE_DECODE, err));
     }
-    if (f->device_fold.bad) f->device_fold.b->gpu->carry(r->q, f->device_fold.bad, f->device_fold.bad_there, sizeof(uint64_t));
-    if (!r->probe) count_experts(f, r, &routes);
+    if (d->bad) d->b->gpu->carry(r->q, d->bad, d->bad_there, sizeof(uint64_t));
+    if (r->probe) goto out;
+    size_t width = 1 + (size_t)f->n_counted, at = (size_t)r->moe_index * width; /* counts what runs */
+    d->b->zero(r->q, d->count + at, width * sizeof *d->count);
+    d->b->gpu->count_row_experts(r->q, d->count + at, &routes);
+    for (int i = 0; i < f->n_counted; i++)
+        d->b->gpu->count_step_experts(r->q, d->count + at + 1 + (size_t)i, &routes, &d->steps[i], r->n_experts);
+    d->b->gpu->carry(r->q, d->counted + at, d->count + at, width * sizeof *d->count);
+    d->layers[r->moe_index] = 1;
 out:
     return rc;
 }

@@ -29,45 +29,24 @@ out:
     return rc;
 }
 
-/* What all slots of a token share. */
-typedef struct {
-    double projected[EXF_NORM_MOST]; /* V'x */
-    double mean, norm;               /* of the router's logits, and of x */
-} token;
-
-static void read_token(token *t, const float *x, const float *logits, const float *basis, const exf_input_block *b, int q)
-{
-    memset(t->projected, 0, (size_t)q * sizeof *t->projected);
-    for (int i = 0; i < b->d_model; i++) {
-        const float *row = basis + (size_t)i * (size_t)q;
-        for (int k = 0; k < q; k++) t->projected[k] += (double)x[i] * (double)row[k];
-    }
-    t->norm = sqrt(exf_dot(x, x, b->d_model));
-    t->mean = exf_norm_logit_mean(logits, b->n_experts);
-}
-
-/* Returns exp(theta' phi) of a slot. */
-static float predict(const token *t, const float *theta, double logit, double weight, int q)
-{
-    double phi[EXF_NORM_MOST + EXF_NORM_BESIDE];
-    exf_norm_features_of(phi, t->projected, q, logit - t->mean, weight, t->norm);
-    return exf_norm_predicted(theta, phi, q);
-}
-
 static exf_code predict_on_host(const exf_fold_rewriter *f, const exf_input_block *b, int index, exf_err *err)
 {
     const exf_norm_head *head = &f->t->norm_head;
-    size_t e = (size_t)b->n_experts, h = (size_t)b->d_model, k = (size_t)b->top_k, features = exf_norm_features(head->q);
-    const float *basis = head->basis + (size_t)index * h * (size_t)head->q, *theta = head->theta + (size_t)index * e * features;
+    int q = head->q;
+    size_t e = (size_t)b->n_experts, h = (size_t)b->d_model, k = (size_t)b->top_k, features = exf_norm_features(q);
+    const float *basis = head->basis + (size_t)index * h * (size_t)q, *theta = head->theta + (size_t)index * e * features;
     memcpy(f->routed_ids + b->row * k, b->ids, (size_t)b->n_tokens * k * sizeof *b->ids);
     for (size_t i = 0; i < (size_t)b->n_tokens; i++) {
-        const float *logits = b->logits + i * e;
-        token t;
-        read_token(&t, b->moe_input + i * h, logits, basis, b, head->q);
+        const float *logits = b->logits + i * e, *x = b->moe_input + i * h;
+        double projected[EXF_NORM_MOST] = {0}, phi[EXF_NORM_MOST + EXF_NORM_BESIDE]; /* projected: V'x */
+        for (size_t c = 0; c < h; c++)
+            for (int j = 0; j < q; j++) projected[j] += (double)x[c] * (double)basis[c * (size_t)q + (size_t)j];
+        double norm = sqrt(exf_dot(x, x, b->d_model)), mean = exf_norm_logit_mean(logits, b->n_experts);
         for (size_t slot = i * k; slot < (i + 1) * k; slot++) {
             int id = b->ids[slot];
             if (id < 0) continue;
-            float n = predict(&t, theta + (size_t)id * features, (double)logits[id], (double)b->weights[slot], head->q);
+            exf_norm_features_of(phi, projected, q, (double)logits[id] - mean, (double)b->weights[slot], norm);
+            float n = exf_norm_predicted(theta + (size_t)id * features, phi, q);
             if (!(n > 0) || !isfinite(n))
                 return exf_fail(err, EXF_NUMERIC, "variant \"%s\": layer %d, token %zu: the norm head predicts %g for expert %d",
                                 f->v->name, b->layer, f->schedule->first_row + b->row + i, (double)n, id);

@@ -81,48 +81,6 @@ static exf_code choose_survivors(exf_fold_rewriter *f, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code check_joint(const exf_fold_rewriter *f, exf_err *err)
-{
-    int joint = (f->v->prefill != EXF_PREFILL_NONE && f->v->prefill_projector->apply == EXF_APPLY_JOINTLY) ||
-                f->v->decode_projector->apply == EXF_APPLY_JOINTLY;
-    int energy = f->v->decode_options.importance == EXF_FOLD_IMPORTANCE_ENERGY || f->v->budget == EXF_BUDGET_TOP_P;
-    if ((joint && !f->t->cosine) || ((joint || energy) && !f->t->rms))
-        return refuse_lack(f, "cosine and rms, which came with version 2", err);
-    return EXF_OK;
-}
-
-/* SERE's similarity is of all experts on the same tokens; co-routed tokens give another matrix, and other routes. */
-static exf_code check_similarity(const exf_fold_rewriter *f, exf_err *err)
-{
-    if (!f->t->similarity) return refuse_lack(f, "similarity, which came with version 2", err);
-    if (exf_tables_of_common_input(f->t)) return EXF_OK;
-    return exf_fail(err, EXF_USAGE,
-                    "variant \"%s\": SERE's similarity is of all experts on the same tokens, and the tables are of co-routed "
-                    "tokens; calibrate with --set calibrate.pairs=common_input for it",
-                    f->v->name);
-}
-
-/* Refuses vectors together with a decode fold of the same positions: the fold would replace the
- * slots that the correction reads. */
-static exf_code check_vectors(const exf_fold_rewriter *f, exf_err *err)
-{
-    int decodes = f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP;
-    if (!exf_variant_wants_vectors(f->v) || !decodes || f->schedule->prefill_tokens > 0) return EXF_OK;
-    return exf_fail(err, EXF_USAGE,
-                    "variant \"%s\": a diagonal or low-rank projector with a decode kind needs validate.prefill_tokens, so that no "
-                    "position is both",
-                    f->v->name);
-}
-
-/* Refuses weights of stand-ins made of scores that lack a factor which the model's router gives each expert. */
-static exf_code check_stand_ins(const exf_fold_rewriter *f, exf_err *err)
-{
-    if (!f->v->by_router || !f->a->router.expert_scaled || f->v->stand_in_weights == EXF_FOLD_STAND_INS_JOINT) return EXF_OK;
-    return exf_fail(err, EXF_USAGE,
-                    "variant \"%s\": this model's router multiplies weights by a factor of the expert, which weights of stand-ins "
-                    "that are made of its scores would lack; give weights=joint", f->v->name);
-}
-
 /* Finds the budget of that rule; a layer's factor is the same in all of a rule's. */
 static exf_code open_budget(exf_fold_rewriter *f, const char *rule, exf_err *err)
 {
@@ -160,15 +118,26 @@ static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
     exf_code rc;
     const exf_variant *v = f->v;
     const char *rule = exf_variant_budget_rule(v);
+    int decodes = v->decode != EXF_DECODE_NONE && v->decode != EXF_DECODE_REAP;
+    int joint = (v->prefill != EXF_PREFILL_NONE && v->prefill_projector->apply == EXF_APPLY_JOINTLY) ||
+                v->decode_projector->apply == EXF_APPLY_JOINTLY;
+    int energy = v->decode_options.importance == EXF_FOLD_IMPORTANCE_ENERGY || v->budget == EXF_BUDGET_TOP_P;
     size_t slots;
     EXF_TRY(exf_variant_check(v, f->a->n_experts, f->a->top_k, err));
-    EXF_TRY(check_vectors(f, err));
-    EXF_TRY(check_stand_ins(f, err));
+    if (exf_variant_wants_vectors(v) && decodes && !f->schedule->prefill_tokens) /* the fold replaces the slots that vectors read */
+        return exf_fail(err, EXF_USAGE,
+                        "variant \"%s\": a diagonal or low-rank projector with a decode kind needs validate.prefill_tokens, so "
+                        "that no position is both", v->name);
+    if (v->by_router && f->a->router.expert_scaled && v->stand_in_weights != EXF_FOLD_STAND_INS_JOINT)
+        return exf_fail(err, EXF_USAGE,
+                        "variant \"%s\": this model's router multiplies weights by a factor of the expert, which weights of "
+                        "stand-ins that are made of its scores would lack; give weights=joint", v->name);
     if (v->only_layer && f->table_of[v->only_layer - 1] < 0)
         return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables have no layer %d", v->name, v->only_layer - 1);
     EXF_TRY(open_scalars(f, v->prefill_projector, v->prefill_frobenius, &f->prefill_coeff, &f->prefill_loss, err));
     EXF_TRY(open_scalars(f, v->decode_projector, v->decode_frobenius, &f->decode_coeff, &f->decode_loss, err));
-    EXF_TRY(check_joint(f, err));
+    if ((joint && !f->t->cosine) || ((joint || energy) && !f->t->rms))
+        return refuse_lack(f, "cosine and rms, which came with version 2", err);
     if (v->decode == EXF_DECODE_STATIC) EXF_TRY(open_pool(f, err));
     if (rule) EXF_TRY(open_budget(f, rule, err));
     if (v->by_router) {
@@ -177,10 +146,14 @@ static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
         EXF_TRY(exf_mem_new(&f->scores, slots, sizeof *f->scores, "scores", err));
     }
     if (v->decode == EXF_DECODE_REAP) EXF_TRY(choose_survivors(f, err));
-    if (v->decode == EXF_DECODE_SERE) EXF_TRY(check_similarity(f, err));
+    if (v->decode == EXF_DECODE_SERE && !f->t->similarity) return refuse_lack(f, "similarity, which came with version 2", err);
+    if (v->decode == EXF_DECODE_SERE && !exf_tables_of_common_input(f->t))
+        return exf_fail(err, EXF_USAGE,
+                        "variant \"%s\": SERE's similarity is of all experts on the same tokens, and the tables are of co-routed "
+                        "tokens; calibrate with --set calibrate.pairs=common_input for it", v->name);
     if (exf_variant_wants_vectors(v)) EXF_TRY(exf_fold_vectors_open(f, err));
     if (exf_variant_wants_norms(v)) EXF_TRY(exf_fold_norms_open(f, err));
-    if (v->decode == EXF_DECODE_NONE || v->decode == EXF_DECODE_REAP) return EXF_OK;
+    if (!decodes) return EXF_OK;
     EXF_TRY(exf_mem_mul(&slots, 2 * f->schedule->first[f->schedule->n_steps], (size_t)f->a->top_k, "decode steps", err));
     EXF_TRY(exf_mem_new(&f->ids, slots, sizeof *f->ids, "decode steps", err));
     EXF_TRY(exf_mem_new(&f->weights, slots / 2, sizeof *f->weights, "decode steps", err));
@@ -210,18 +183,6 @@ static uint64_t mark_experts(unsigned char *seen, const int32_t *ids, size_t n)
     return fresh;
 }
 
-/* Adds the distinct experts of each decode step of a schedule. */
-static void count_steps(exf_fold_rewriter *f, const exf_routes *r, const exf_decode_schedule *s, exf_expert_usage *c)
-{
-    size_t k = (size_t)r->top_k;
-    for (size_t step = 0; step < s->n_steps; step++) {
-        for (size_t i = s->first[step]; i < s->first[step + 1]; i++)
-            c->distinct += mark_experts(f->seen, r->ids + s->row[i] * k, k);
-        memset(f->seen, 0, (size_t)r->n_experts * sizeof *f->seen);
-        c->steps++;
-    }
-}
-
 /* Adds the distinct experts of each token, and of each decode step. */
 static void count_usage(exf_fold_rewriter *f, const exf_routes *r)
 {
@@ -234,10 +195,16 @@ static void count_usage(exf_fold_rewriter *f, const exf_routes *r)
             if (ids[i] >= 0) f->seen[ids[i]] = 0;
     }
     for (int i = 0; i < f->n_counted; i++) {
+        const exf_decode_schedule *s = &f->counted[i];
         exf_expert_usage *c = &f->usage[i * f->n_moe_layers + r->moe_index];
         c->tokens += r->batch->n_tokens;
         c->executed += executed;
-        count_steps(f, r, &f->counted[i], c);
+        for (size_t step = 0; step < s->n_steps; step++) {
+            for (size_t at = s->first[step]; at < s->first[step + 1]; at++)
+                c->distinct += mark_experts(f->seen, r->ids + s->row[at] * k, k);
+            memset(f->seen, 0, (size_t)r->n_experts * sizeof *f->seen);
+            c->steps++;
+        }
     }
 }
 

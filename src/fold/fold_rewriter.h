@@ -28,6 +28,8 @@ exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch,
 void exf_decode_schedule_free(exf_decode_schedule *s);
 /* Returns how many positions of a sequence of n tokens are prefill: [0, result). */
 int exf_decode_schedule_prefill(const exf_decode_schedule *s, int n);
+/* Sets mark [T] to 1 for the tokens that are prefill. */
+void exf_decode_schedule_mark(const exf_decode_schedule *s, unsigned char *mark);
 
 /* Cost of the routes of a lane in one MoE layer, added up over calls. */
 typedef struct {

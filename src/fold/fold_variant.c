@@ -31,17 +31,6 @@ static void set_options(exf_fold_part *p, exf_fold_part_call call, const void *o
 
 /* ---- prefill ------------------------------------------------------------------------------ */
 
-static void set_budget(exf_fold_part *p, const exf_variant *v)
-{
-    exf_fold_budget_options o = EXF_FOLD_BUDGET_INIT;
-    const char *rule = exf_variant_budget_rule(v);
-    o.ridge = exf_fold_ridge(v->prefill_options.ridge);
-    o.rule = v->budget == EXF_BUDGET_TOP_P ? EXF_FOLD_BUDGET_TOP_P : EXF_FOLD_BUDGET_TOKEN;
-    set_options(p, EXF_FOLD_PART_PREFILL_BUDGET, &o, sizeof o);
-    reads(p, "threshold", "budgets.%d.%s%s.lambda", p->number, rule, p->predicts ? ".predicted" : "");
-    reads(p, "scale", "budgets.%d.%s.scale", p->number, rule);
-}
-
 static void set_prefill(exf_fold_part *p, const exf_variant *v)
 {
     exf_fold_prefill_options o = v->prefill_options;
@@ -57,7 +46,13 @@ static void set_prefill(exf_fold_part *p, const exf_variant *v)
         reads(p, "loss", v->prefill_frobenius ? "frobenius" : "loss");
     }
     if (v->budget) {
-        set_budget(p, v);
+        exf_fold_budget_options b = EXF_FOLD_BUDGET_INIT;
+        const char *rule = exf_variant_budget_rule(v);
+        b.ridge = exf_fold_ridge(o.ridge);
+        b.rule = v->budget == EXF_BUDGET_TOP_P ? EXF_FOLD_BUDGET_TOP_P : EXF_FOLD_BUDGET_TOKEN;
+        set_options(p, EXF_FOLD_PART_PREFILL_BUDGET, &b, sizeof b);
+        reads(p, "threshold", "budgets.%d.%s%s.lambda", p->number, rule, p->predicts ? ".predicted" : "");
+        reads(p, "scale", "budgets.%d.%s.scale", p->number, rule);
         return;
     }
     o.size = EXF_FOLD_SIZED(exf_fold_prefill_options);
@@ -77,16 +72,6 @@ static void read_pool(exf_fold_part *p, const exf_variant *v, const char *array)
     else reads(p, array, "pools_by.%s.%d.%s", by, p->number, array);
 }
 
-static void set_stand_ins(exf_fold_part *p, const exf_variant *v)
-{
-    exf_fold_stand_in_options o = EXF_FOLD_STAND_IN_INIT;
-    o.importance = v->decode_options.importance;
-    o.weights = v->stand_in_weights;
-    o.ridge = exf_fold_ridge(v->decode_options.ridge);
-    o.pool = p->number;
-    set_options(p, EXF_FOLD_PART_STAND_INS, &o, sizeof o);
-}
-
 static void set_decode(exf_fold_part *p, const exf_variant *v)
 {
     exf_fold_decode_options o = v->decode_options;
@@ -98,7 +83,12 @@ static void set_decode(exf_fold_part *p, const exf_variant *v)
     o.max_loss = exf_fold_max_loss(o.max_loss);
     o.ridge = exf_fold_ridge(o.ridge);
     if (v->by_router) {
-        set_stand_ins(p, v);
+        exf_fold_stand_in_options s = EXF_FOLD_STAND_IN_INIT;
+        s.importance = o.importance;
+        s.weights = v->stand_in_weights;
+        s.ridge = o.ridge;
+        s.pool = p->number;
+        set_options(p, EXF_FOLD_PART_STAND_INS, &s, sizeof s);
     } else if (fixed) {
         p->call = EXF_FOLD_PART_DECODE_STATIC;
         read_pool(p, v, "target_ids");

@@ -14,41 +14,27 @@ int exf_variant_wants_vectors(const exf_variant *v)
     return v && v->prefill == EXF_PREFILL_FOLD && v->prefill_projector->apply == EXF_APPLY_VECTORS;
 }
 
-static exf_code index_pairs(exf_fold_rewriter *f, exf_err *err)
-{
-    size_t e = (size_t)f->t->shape.n_experts, cells = (size_t)f->t->n_layers * e * e;
-    const int32_t *pair = f->t->vectors.pair;
-    exf_code rc = exf_mem_new(&f->vector_of, cells, sizeof *f->vector_of, "index of vectors", err);
-    if (rc != EXF_OK) return rc;
-    for (size_t i = 0; i < cells; i++) f->vector_of[i] = -1;
-    for (int64_t i = 0; i < f->t->vectors.n_pairs; i++)
-        f->vector_of[((size_t)pair[3 * i] * e + (size_t)pair[3 * i + 1]) * e + (size_t)pair[3 * i + 2]] = (int32_t)i;
-    return EXF_OK;
-}
-
-/* Copies Q's columns as rows, layer by layer. */
-static exf_code copy_basis(exf_fold_rewriter *f, const exf_projector_form *form, exf_err *err)
-{
-    size_t h = (size_t)f->t->shape.d_model, r = (size_t)form->rank, columns = (size_t)form->columns;
-    exf_code rc = exf_mem_new(&f->basis, (size_t)f->t->n_layers * r, h * sizeof *f->basis, "basis", err);
-    for (size_t l = 0; rc == EXF_OK && l < (size_t)f->t->n_layers; l++)
-        for (size_t i = 0; i < h; i++)
-            for (size_t k = 0; k < r; k++) f->basis[(l * r + k) * h + i] = form->basis[(l * h + i) * columns + k];
-    return rc;
-}
-
 exf_code exf_fold_vectors_open(exf_fold_rewriter *f, exf_err *err)
 {
     exf_projector_form form = {.scalar = 0};
+    const exf_vectors *v = &f->t->vectors;
+    size_t layers = (size_t)f->t->n_layers, e = (size_t)f->t->shape.n_experts, h = (size_t)f->t->shape.d_model;
     exf_code rc = f->v->prefill_projector->form(&form, f->t, f->v->prefill_lowrank, err);
     if (rc != EXF_OK) {
         exf_err_prefix(err, "variant \"%s\": ", f->v->name);
         return rc;
     }
+    size_t r = (size_t)form.rank, columns = (size_t)form.columns;
     if (form.loss) f->prefill_loss = form.loss;
     f->vectors = (exf_correction_tables){.diagonal = form.diagonal, .c = form.c, .rank = form.rank, .scalar = form.scalar};
-    if (form.rank) EXF_TRY(copy_basis(f, &form, err));
-    rc = index_pairs(f, err);
+    if (r) EXF_TRY(exf_mem_new(&f->basis, layers * r, h * sizeof *f->basis, "basis", err));
+    for (size_t l = 0; r && l < layers; l++) /* Q's columns as rows */
+        for (size_t i = 0; i < h; i++)
+            for (size_t k = 0; k < r; k++) f->basis[(l * r + k) * h + i] = form.basis[(l * h + i) * columns + k];
+    EXF_TRY(exf_mem_new(&f->vector_of, layers * e * e, sizeof *f->vector_of, "index of vectors", err));
+    for (size_t i = 0; i < layers * e * e; i++) f->vector_of[i] = -1;
+    for (int64_t i = 0; i < v->n_pairs; i++)
+        f->vector_of[((size_t)v->pair[3 * i] * e + (size_t)v->pair[3 * i + 1]) * e + (size_t)v->pair[3 * i + 2]] = (int32_t)i;
 out:
     return rc;
 }
@@ -95,18 +81,6 @@ static size_t pairs_below(const exf_vectors *v, int index)
     return from;
 }
 
-/* Returns the number of pairs of the layer that has most. */
-static size_t most_pairs(const exf_vectors *v)
-{
-    size_t most = 0, from = 0;
-    for (size_t i = 1; i <= (size_t)v->n_pairs; i++) {
-        if (i < (size_t)v->n_pairs && v->pair[3 * i] == v->pair[3 * from]) continue;
-        if (i - from > most) most = i - from;
-        from = i;
-    }
-    return most;
-}
-
 /* Returns how many tokens are corrected at a time; the workspace has room for them. */
 static size_t piece_of(const exf_fold_rewriter *f)
 {
@@ -117,7 +91,14 @@ static size_t piece_of(const exf_fold_rewriter *f)
 /* Counts the bytes of each array in device memory. */
 static void count_bytes(size_t bytes[EXF_CORRECT_ARRAYS], const exf_fold_rewriter *f)
 {
-    size_t e = (size_t)f->t->shape.n_experts, row = (size_t)f->t->shape.d_model * sizeof(float), pairs = most_pairs(&f->t->vectors);
+    const exf_vectors *v = &f->t->vectors;
+    size_t e = (size_t)f->t->shape.n_experts, row = (size_t)f->t->shape.d_model * sizeof(float);
+    size_t pairs = 0, from = 0; /* pairs: of the layer that has most */
+    for (size_t i = 1; i <= (size_t)v->n_pairs; i++) {
+        if (i < (size_t)v->n_pairs && v->pair[3 * i] == v->pair[3 * from]) continue;
+        if (i - from > pairs) pairs = i - from;
+        from = i;
+    }
     bytes[EXF_CORRECT_COEFF] = bytes[EXF_CORRECT_LOSS] = e * e * sizeof(float);
     bytes[EXF_CORRECT_NORMS] = e * sizeof(float);
     bytes[EXF_CORRECT_PAIR] = e * e * sizeof(int32_t);
@@ -139,17 +120,6 @@ uint64_t exf_fold_device_bytes(const exf_fold_rewriter *f)
 
 /* ---- device: memory -------------------------------------------------------------------------------- */
 
-/* Marks the tokens of the run that are prefill. */
-static exf_code mark_prefill(exf_fold_rewriter *f, exf_err *err)
-{
-    const exf_batch *batch = f->schedule->batch;
-    exf_code rc = exf_mem_new(&f->on_device.prefill, batch->n_tokens, 1, "prefill positions", err);
-    for (size_t i = 0; rc == EXF_OK && i < batch->n_sequences; i++)
-        memset(f->on_device.prefill + batch->span[i].offset, 1,
-               (size_t)exf_decode_schedule_prefill(f->schedule, batch->span[i].n_tokens));
-    return rc;
-}
-
 exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *err)
 {
     exf_fold_rewriter *f = self;
@@ -158,7 +128,10 @@ exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *
     exf_device_corrections_free(&f->on_device);
     f->on_device = (exf_device_corrections){.b = b, .index = -1};
     count_bytes(bytes, f);
-    if (f->schedule->prefill_tokens) EXF_TRY(mark_prefill(f, err));
+    if (f->schedule->prefill_tokens) {
+        EXF_TRY(exf_mem_new(&f->on_device.prefill, f->schedule->batch->n_tokens, 1, "prefill positions", err));
+        exf_decode_schedule_mark(f->schedule, f->on_device.prefill);
+    }
     for (int i = 0; i < EXF_CORRECT_ARRAYS; i++)
         if (bytes[i]) EXF_TRY(b->alloc(&f->on_device.array[i], bytes[i], 1, "vectors of a variant", err));
 out:
@@ -204,17 +177,6 @@ static exf_correction_tables device_tables(const exf_fold_rewriter *f, const exf
     return t;
 }
 
-/* Queues on b->q the uploads that the block needs, after the work of the previous block's queue. */
-static void begin_block(exf_fold_rewriter *f, const exf_moe_block *b, const exf_correction_tables *host, int index, size_t first)
-{
-    exf_device_corrections *c = &f->on_device;
-    if (!c->q && c->prefill) c->b->upload(b->q, c->array[EXF_CORRECT_PREFILL], c->prefill, b->batch->n_tokens);
-    if (c->q && c->q != b->q) c->b->gpu->wait_for(b->q, c->q);
-    if (c->index != index) send_layer(f, b->q, host, first, pairs_below(&f->t->vectors, index + 1) - first);
-    c->q = b->q;
-    c->index = index;
-}
-
 /* Corrects tokens [at, at + n) of the block. */
 static void correct_piece(const exf_fold_rewriter *f, const exf_moe_block *b, const exf_correction_tables *t, int at, int n,
                           float *routed)
@@ -258,7 +220,12 @@ exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *rou
     exf_correction_tables host = corrections_of(f, index);
     size_t first = pairs_below(&f->t->vectors, index);
     exf_correction_tables device = device_tables(f, &host, first);
-    begin_block(f, b, &host, index, first);
+    exf_device_corrections *c = &f->on_device; /* uploads what the block needs, after the work of the previous block's queue */
+    if (!c->q && c->prefill) c->b->upload(b->q, c->array[EXF_CORRECT_PREFILL], c->prefill, b->batch->n_tokens);
+    if (c->q && c->q != b->q) c->b->gpu->wait_for(b->q, c->q);
+    if (c->index != index) send_layer(f, b->q, &host, first, pairs_below(&f->t->vectors, index + 1) - first);
+    c->q = b->q;
+    c->index = index;
     for (int at = 0; at < b->n_tokens; at += piece)
         correct_piece(f, b, &device, at, b->n_tokens - at < piece ? b->n_tokens - at : piece, routed);
     return EXF_OK;

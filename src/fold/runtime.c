@@ -49,28 +49,21 @@ exf_code exf_runtime_takes(const exf_runtime *r, const char *text, const char *k
     return EXF_OK;
 }
 
-/* "exfold and vllm-qwen3 serve": the runtimes of a family. */
-static void list_runtimes_of(const char *family, exf_text *out)
+static exf_code refuse_family(const exf_runtime *r, const char *family, exf_err *err)
 {
+    exf_text others = {0}; /* "exfold and vllm-qwen3 serve": the runtimes of the family */
     size_t n = 0, named = 0;
     for (int counts = 1; counts >= 0; counts--)
         for (size_t i = 0; exf_runtime_at(i); i++) {
-            const exf_runtime *r = exf_runtime_at(i);
-            if (r->family && strcmp(r->family, family) != 0) continue;
+            const exf_runtime *other = exf_runtime_at(i);
+            if (other->family && strcmp(other->family, family) != 0) continue;
             if (counts) n++;
-            else exf_text_appendf(out, "%s%s", !named ? "" : named + 1 < n ? ", " : " and ", r->name), named++;
+            else exf_text_appendf(&others, "%s%s", !named ? "" : named + 1 < n ? ", " : " and ", other->name), named++;
         }
-    exf_text_appendf(out, n > 1 ? " serve" : " serves");
-}
-
-static exf_code refuse_family(const exf_runtime *r, const char *family, exf_err *err)
-{
-    exf_text others = {0};
-    list_runtimes_of(family, &others);
     exf_code rc = exf_text_end(&others, err);
     if (rc == EXF_OK)
-        rc = exf_fail(err, EXF_MODEL, "serve.runtime: %s serves %s, the model is of the family %s, which %s", r->name, r->family,
-                      family, others.s);
+        rc = exf_fail(err, EXF_MODEL, "serve.runtime: %s serves %s, the model is of the family %s, which %s serve%s", r->name,
+                      r->family, family, others.s, n > 1 ? "" : "s");
     exf_text_free(&others);
     return rc;
 }

@@ -58,8 +58,15 @@ typedef struct exf_variant {
     int folds_hashed;                /* 1: layers that route by token id are folded too; a runtime's, no option says it */
 } exf_variant;
 
-struct exf_runtime;         /* fold/runtime.h */
-struct exf_variant_reading; /* variant.c */
+struct exf_runtime; /* fold/runtime.h */
+
+/* A text that is being read (variant_read.c). */
+typedef struct {
+    exf_variant *v;
+    const char *text; /* the whole variant, for messages */
+    exf_err *err;
+    const struct exf_runtime *runtime; /* NULL: any */
+} exf_variant_reading;
 
 /* An option of a kind; the row without a name ends the list. */
 typedef struct exf_variant_option {
@@ -67,8 +74,8 @@ typedef struct exf_variant_option {
     const char *values;   /* "norm|energy", "X" a number, "N" an integer from 0; NULL: takes no value */
     const char *fallback; /* what holds without it, for the manual */
     const char *about;
-    /* Of variant.c alone: the function that sets the option, and the member of exf_variant that it sets; 0 where it knows. */
-    exf_code (*set)(const struct exf_variant_reading *r, const struct exf_variant_option *o, const char *value);
+    /* The function that sets the option, and the member of exf_variant that it sets; 0 where it knows. */
+    exf_code (*set)(const exf_variant_reading *r, const struct exf_variant_option *o, const char *value);
     size_t field;
 } exf_variant_option;
 

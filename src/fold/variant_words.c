@@ -145,22 +145,15 @@ exf_code exf_variant_words(const exf_variant *v, exf_text *out, exf_err *err)
 
 /* ---- the batch in its name ---------------------------------------------------------------- */
 
-/* Returns 1 if the part, "D8:rank=energy", is of a decode kind. */
-static int is_decode(const char *part)
-{
-    const exf_variant_kind *k;
-    size_t letters = 0;
-    while (isalpha((unsigned char)part[letters])) letters++;
-    for (size_t i = 0; (k = exf_variant_kind_at(i)); i++)
-        if (strlen(k->name) == letters && memcmp(k->name, part, letters) == 0) return !k->is_prefill;
-    return 0;
-}
-
 exf_code exf_variant_set_batch(exf_variant *v, int size, exf_err *err)
 {
     char name[EXF_VARIANT_NAME_LEN] = "";
     const char *part = v->name, *plus = strchr(part, '+');
-    if (plus && !is_decode(part)) part = plus + 1;
+    const exf_variant_kind *k;
+    size_t letters = 0, i = 0;
+    while (isalpha((unsigned char)part[letters])) letters++;
+    while ((k = exf_variant_kind_at(i)) && (strlen(k->name) != letters || memcmp(k->name, part, letters) != 0)) i++;
+    if (plus && !(k && !k->is_prefill)) part = plus + 1; /* the part of a decode kind, "D8:rank=energy" */
     size_t n = strcspn(part, "+");
     int at = (int)(part - v->name) + (int)n, options = memchr(part, ':', n) != NULL;
     int room = snprintf(name, sizeof name, "%.*s%sbatch=%d%s", at, v->name, options ? "," : ":", size, part + n);
