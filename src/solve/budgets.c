@@ -58,17 +58,6 @@ void exf_budget_inputs_free(exf_budget_inputs *b)
 
 /* ---- a layer ------------------------------------------------------------------------- */
 
-/* Returns -1 where no output was observed. */
-static double mean_output_sq(const exf_layer_statistics *s)
-{
-    double sum = 0, count = 0;
-    for (int e = 0; e < s->n_experts; e++) {
-        sum += exf_exact_value(&s->sq_sum[e]);
-        count += (double)s->norm_count[e];
-    }
-    return count > 0 ? sum / count : -1;
-}
-
 /* Copies what a token with n routes has with 1..n of them kept.  Its other slots are empty: keeping more changes nothing, so
  * that more are never chosen. */
 static void store_prediction(double *out, const double of[EXF_FOLD_MAX_K + 1], int n, int k)
@@ -159,7 +148,12 @@ exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics
         return exf_fail(err, EXF_MODEL, "budgets: the model has %d experts per token, a fold takes %d at most", b->top_k,
                         EXF_FOLD_MAX_K);
     b->stream[l] = *s->stream_inverse_count ? exf_exact_value(s->stream_inverse_sq) / (double)*s->stream_inverse_count : 0;
-    b->output[l] = mean_output_sq(s);
+    double sq = 0, count = 0;
+    for (size_t i = 0; i < e; i++) {
+        sq += exf_exact_value(&s->sq_sum[i]);
+        count += (double)s->norm_count[i];
+    }
+    b->output[l] = count > 0 ? sq / count : -1;
     b->costless[l] = !isfinite(1 / b->output[l]);
     EXF_TRY(new_numbers(b, 0, l, slots, err));
     EXF_TRY(exf_mem_new(&b->weight[l], slots, sizeof **b->weight, "budgets", err));
@@ -209,19 +203,6 @@ static const char *name_remedy(exf_budget_rule rule, const exf_solve_options *o)
     if (rule == EXF_RULE_STREAM)
         return "calibrate with this release, or leave stream out of budget_rules (recorded hidden states have no residual stream)";
     return "calibrate again";
-}
-
-static exf_code find_scale(const exf_budget_inputs *b, const exf_solve_options *o, const exf_tables *t, exf_budget_rule rule,
-                           exf_budget *to, exf_err *err)
-{
-    for (int l = 0; l < b->n_layers; l++) {
-        to->scale[l] = find_sensitivity(b, o, rule, l);
-        if (b->costless[l]) to->scale[l] = rule == EXF_RULE_TOP_P ? 1 : DBL_MIN; /* in the place of 0 */
-        if (to->scale[l] > 0 && isfinite(to->scale[l])) continue;
-        return exf_fail(err, EXF_MODEL, "budgets: layer %d has no sensitivity by \"%s\": %s", (int)t->layer_number[l], to->rule,
-                        name_remedy(rule, o));
-    }
-    return EXF_OK;
 }
 
 /* ---- lambda ---------------------------------------------------------------------------- */
@@ -328,7 +309,13 @@ static exf_code solve_budget(const exf_budget_inputs *b, const exf_solve_options
     exf_budget *to;
     exf_code rc;
     EXF_TRY(exf_budgets_add(t, budget, name, &to, err));
-    EXF_TRY(find_scale(b, o, t, rule, to, err));
+    for (int l = 0; l < b->n_layers; l++) {
+        to->scale[l] = find_sensitivity(b, o, rule, l);
+        if (b->costless[l]) to->scale[l] = rule == EXF_RULE_TOP_P ? 1 : DBL_MIN; /* in the place of 0 */
+        if (to->scale[l] > 0 && isfinite(to->scale[l])) continue;
+        return exf_fail(err, EXF_MODEL, "budgets: layer %d has no sensitivity by \"%s\": %s", (int)t->layer_number[l], to->rule,
+                        name_remedy(rule, o));
+    }
     exf_budget_threshold by_mean = {.kept = to->kept};
     find_threshold(&(search){b, to, rule, 0, &by_mean});
     to->lambda = by_mean.lambda;

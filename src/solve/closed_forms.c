@@ -44,14 +44,6 @@ static exf_code add_pairs(exf_vectors *v, size_t *cap, int l, const int32_t *pai
     return rc;
 }
 
-/* Returns 1 if the list `names` has all sums that the projector observes. */
-static int has_sums(const char *names, const exf_projector *p)
-{
-    for (unsigned i = 0; i < EXF_N_OBSERVED; i++)
-        if ((p->observes >> i & 1) && !has_name(names, exf_observed_name[i])) return 0;
-    return 1;
-}
-
 exf_code exf_vector_support(exf_statistics_reader *r, const exf_projector *p, exf_tables *t, exf_err *err)
 {
     exf_vectors *v = &t->vectors;
@@ -61,7 +53,10 @@ exf_code exf_vector_support(exf_statistics_reader *r, const exf_projector *p, ex
     int64_t n;
     if (!r) return EXF_OK; /* exf_vector_support_reserve() made room; the pairs come with their layers */
     const char *have = exf_provenance_get(&r->provenance, "accumulate.vectors");
-    if (!have || !has_sums(have, p))
+    int has_sums = have != NULL; /* all that the projector observes */
+    for (unsigned i = 0; have && i < EXF_N_OBSERVED; i++)
+        has_sums &= !(p->observes >> i & 1) || has_name(have, exf_observed_name[i]);
+    if (!has_sums)
         return exf_fail(err, EXF_MODEL,
                         "%s: has no sums for projector %s (it has those for %s): accumulate again with %s in calibrate.projectors",
                         exf_h5_path(r->h), p->name, have ? have : "scalars only", p->name);

@@ -67,40 +67,7 @@ static exf_code describe(const double *m, const exf_layer_statistics *s, const f
     return EXF_OK;
 }
 
-/* ---- made valid ----------------------------------------------------------------------------------- */
-
-/* Scales m, whose diagonal is above 0, to a diagonal of 1 and stores it. */
-static void store_scaled(float *out, const double *m, size_t e)
-{
-    for (size_t a = 0; a < e; a++)
-        for (size_t b = 0; b <= a; b++) {
-            double c = m[a * e + b] / sqrt(m[a * e + a] * m[b * e + b]);
-            out[a * e + b] = out[b * e + a] = a == b ? 1.0f : (float)(c < -1 ? -1 : c > 1 ? 1 : c);
-        }
-}
-
-static exf_code store_valid(float *out, float *least, double *m, size_t e, exf_err *err)
-{
-    double before;
-    exf_code rc = exf_symmetric_raise(m, (int)e, LEAST_EIGENVALUE, &before, err);
-    if (rc != EXF_OK) return rc;
-    *least = (float)before;
-    store_scaled(out, m, e);
-    return EXF_OK;
-}
-
 /* ---- relative norms ------------------------------------------------------------------------------- */
-
-/* Returns the weight of a pair in the fit, 0 for none, and half the log of how much more energy a has than b on their tokens. */
-static double ratio_of(double *half_log, const exf_layer_statistics *s, const float *loss, size_t a, size_t b)
-{
-    size_t e = (size_t)s->n_experts, i = a * e + b;
-    if (a == b || loss[i] >= EXF_LOSS_NEVER || s->count[i] < LEAST_SHARED) return 0;
-    double mine = exf_exact_value(&s->sq0[i]), other = exf_exact_value(&s->sq0[b * e + a]);
-    if (!(mine > 0) || !(other > 0)) return 0;
-    *half_log = 0.5 * (log(mine) - log(other));
-    return (double)s->count[i];
-}
 
 /* Fills the normal equations of the fit of z = log n: the Laplacian of the pairs' counts, tied to log rms by so little that only
  * what the pairs leave open follows it (a common factor, that of a group of experts that shares no token with the others). */
@@ -113,11 +80,13 @@ static void fill_equations(double *a, double *b, const double *log_rms, const ex
     for (size_t i = 0; i < e; i++) {
         b[i] = 0;
         for (size_t j = 0; j < e; j++) {
-            double half_log, w = ratio_of(&half_log, s, loss, i, j);
-            if (w == 0) continue;
+            size_t at = i * e + j;
+            if (i == j || loss[at] >= EXF_LOSS_NEVER || s->count[at] < LEAST_SHARED) continue;
+            double mine = exf_exact_value(&s->sq0[at]), other = exf_exact_value(&s->sq0[j * e + i]), w = (double)s->count[at];
+            if (!(mine > 0) || !(other > 0)) continue;
             a[i * e + i] += w;
-            a[i * e + j] -= w;
-            b[i] += w * half_log;
+            a[at] -= w;
+            b[i] += w * (0.5 * (log(mine) - log(other))); /* half the log of how much more energy i has than j on their tokens */
             all += w;
         }
     }
@@ -156,12 +125,19 @@ exf_code exf_correlations_solve(const exf_layer_statistics *s, int l, int has_co
 {
     size_t e = (size_t)s->n_experts, base = (size_t)l * e * e;
     const float *loss = t->loss + base;
-    double *m = NULL;
+    float *out = t->cosine + base;
+    double *m = NULL, least;
     exf_code rc;
     EXF_TRY(exf_mem_new(&m, e * e, sizeof *m, "correlations", err));
     measure(m, s, loss, has_cosines);
     EXF_TRY(describe(m, s, loss, l, t, err));
-    EXF_TRY(store_valid(t->cosine + base, &t->least_eigenvalue[l], m, e, err));
+    EXF_TRY(exf_symmetric_raise(m, (int)e, LEAST_EIGENVALUE, &least, err));
+    t->least_eigenvalue[l] = (float)least;
+    for (size_t a = 0; a < e; a++) /* scaled to a diagonal of 1; that of m is above 0 */
+        for (size_t b = 0; b <= a; b++) {
+            double c = m[a * e + b] / sqrt(m[a * e + a] * m[b * e + b]);
+            out[a * e + b] = out[b * e + a] = a == b ? 1.0f : (float)(c < -1 ? -1 : c > 1 ? 1 : c);
+        }
     rc = solve_relative_norms(m, s, loss, l, t, err);
 out:
     exf_mem_free(m);

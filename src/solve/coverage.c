@@ -37,17 +37,6 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Returns the largest number of tokens that the pairs of a share of the traffic reach; 0 where there is no traffic. */
-static uint64_t tokens_reached(uint64_t *count, size_t n, double share)
-{
-    double all = 0, sum = 0;
-    size_t i = 0;
-    for (size_t k = 0; k < n; k++) all += (double)count[k];
-    qsort(count, n, sizeof *count, falling);
-    while (i < n && sum < share * all) sum += (double)count[i++];
-    return i ? count[i - 1] : 0;
-}
-
 /* Rounds up to two digits. */
 static double round_up(double x)
 {
@@ -63,11 +52,14 @@ exf_code exf_coverage_tokens(const exf_tables *t, int l, uint64_t tokens, double
     const char *pairs = exf_provenance_get(&t->provenance, "accumulate.pairs");
     size_t e = (size_t)t->shape.n_experts;
     double k = (double)t->shape.top_k, most = 0;
-    uint64_t *count = NULL;
+    double all = 0, sum = 0;
+    uint64_t *count = NULL, reached = 0; /* reached: most tokens that the pairs of that share of the traffic have */
     exf_code rc = exf_mem_new(&count, e * e, sizeof *count, "coverage", err);
     if (rc != EXF_OK) return rc;
     memcpy(count, t->count + (size_t)l * e * e, e * e * sizeof *count);
-    uint64_t reached = tokens_reached(count, e * e, share);
+    for (size_t i = 0; i < e * e; i++) all += (double)count[i];
+    qsort(count, e * e, sizeof *count, falling);
+    for (size_t i = 0; i < e * e && sum < share * all; i++) sum += (double)(reached = count[i]);
     if (reached) most = (double)tokens / (double)reached * (double)t->shape.n_tokens;
     if (reached < SHOWS && k > 1 && !(pairs && strcmp(pairs, "common_input") == 0))
         most = fmax(most, (double)tokens * (double)(e * (e - 1)) / (k * (k - 1)));
@@ -112,28 +104,26 @@ exf_stability exf_stability_of(const float *loss, const float *const half_loss[2
     return s;
 }
 
-/* Returns the loss by tables of `scalar` and `loss`, rows of a source, of folding it into target t with the scalar s; t -1: of
- * dropping it, as where the tables never saw the pair. */
-static double loss_of_choice(const float *scalar, const float *loss, int t, double s)
-{
-    const double NONE = 1e-4; /* of a target that explains less nothing depends on its scalar, which float32 does not resolve */
-    if (t < 0 || loss[t] >= EXF_LOSS_NEVER) return 1;
-    double own = (double)scalar[t], left = (double)loss[t], apart = own != 0 ? s / own - 1 : 0;
-    return left + (1 - left > NONE ? (1 - left) * apart * apart : 0);
-}
-
+/* A target that explains less than NONE explains nothing: what it adds depends on its scalar, which float32 does not resolve.
+ * Without a target, or with one that the judging tables never saw, the source is dropped. */
 void exf_choice_add(exf_choice_sums *c, const float *const scalar[2], const float *const loss[2], const uint64_t *tokens, size_t e)
 {
+    const double NONE = 1e-4;
     for (size_t i = 0; i < e; i++) {
         const float *const row[2] = {loss[0] + i * e, loss[1] + i * e};
         int best[2] = {best_target(row[0], e), best_target(row[1], e)};
         for (int judge = 0; judge < 2; judge++) {
             int own = best[judge], other = best[!judge];
+            double lost = 1;
             if (own < 0) continue;
-            double s = other < 0 ? 0 : (double)scalar[!judge][i * e + (size_t)other];
+            if (other >= 0 && row[judge][other] < EXF_LOSS_NEVER) {
+                double s = (double)scalar[!judge][i * e + (size_t)other], mine = (double)scalar[judge][i * e + (size_t)other];
+                double left = (double)row[judge][other], apart = mine != 0 ? s / mine - 1 : 0;
+                lost = left + (1 - left > NONE ? (1 - left) * apart * apart : 0);
+            }
             c->all += (double)tokens[i];
             c->own += (double)tokens[i] * (double)row[judge][own];
-            c->choice += (double)tokens[i] * loss_of_choice(scalar[judge] + i * e, row[judge], other, s);
+            c->choice += (double)tokens[i] * lost;
         }
     }
 }
@@ -172,14 +162,6 @@ static double choice_cost(const exf_tables *t)
     return exf_choice_cost(&all);
 }
 
-/* Estimates how many tokens bring the cost to EXF_CHOICE_COST: it falls as the tokens to the power of COST_POWER (docs/method.md,
- * section 11, has the figures). */
-static double tokens_for_choice(double tokens, double cost)
-{
-    const double COST_POWER = 0.5;
-    return round_up(tokens * pow(cost / EXF_CHOICE_COST, 1 / COST_POWER));
-}
-
 /* Appends why pairs are not covered. */
 static exf_code add_thin(exf_text *why, const exf_tables *t, uint64_t pair_tokens, double least, double *needed, exf_err *err)
 {
@@ -197,6 +179,7 @@ out:
 
 exf_code exf_coverage_lacks(exf_text *why, const exf_tables *t, int one_half, uint64_t pair_tokens, double least, exf_err *err)
 {
+    const double COST_POWER = 0.5; /* the cost falls as the tokens to this power (docs/method.md, section 11, has the figures) */
     double cost = choice_cost(t), tokens = (double)t->shape.n_tokens, needed = 0;
     const char *documents = exf_provenance_get(&t->provenance, EXF_DOCUMENTS_FACT);
     exf_code rc;
@@ -206,7 +189,7 @@ exf_code exf_coverage_lacks(exf_text *why, const exf_tables *t, int one_half, ui
         exf_text_appendf(why, "%sthe targets that half of the text chooses lose %.0f %% of the experts' output more on the "
                          "other half than its own, expected at most %.0f %%", why->len ? ", and " : "", 100 * cost,
                          100 * EXF_CHOICE_COST);
-        needed = fmax(needed, tokens_for_choice(tokens, cost));
+        needed = fmax(needed, round_up(tokens * pow(cost / EXF_CHOICE_COST, 1 / COST_POWER)));
     }
     if (needed > 0)
         exf_text_appendf(why, ": the text has %.0f tokens, about %.0f would do", tokens, needed);

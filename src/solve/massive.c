@@ -30,44 +30,29 @@ exf_massive exf_massive_of(const exf_layer_statistics *s)
     return m;
 }
 
-/* Adds the numbers of the named layers, runs of them as "first-last". */
-static void add_layers(exf_text *out, const exf_tables *t, const exf_massive *layer)
-{
-    for (int first = 0, last; first < t->n_layers; first = last + 1) {
-        last = first;
-        if (layer[first].spread <= most_spread) continue;
-        while (last + 1 < t->n_layers && layer[last + 1].spread > most_spread) last++;
-        exf_text_appendf(out, "%s%d", out->len ? "," : "", (int)t->layer_number[first]);
-        if (last > first) exf_text_appendf(out, "-%d", (int)t->layer_number[last]);
-    }
-}
-
-/* Writes the least and the most of the named layers' energy that the first tokens of sequences have, in percent; nothing where no
- * layer is named, or where statistics of earlier programs do not tell. */
-static void add_first_tokens(exf_text *out, const exf_tables *t, const exf_massive *layer)
-{
-    double least = INFINITY, most = 0;
-    for (int l = 0; l < t->n_layers; l++) {
-        if (layer[l].spread <= most_spread) continue;
-        least = fmin(least, layer[l].first);
-        most = fmax(most, layer[l].first);
-    }
-    if (most > 0) exf_text_appendf(out, "%.1f to %.1f %%", 100 * least, 100 * most);
-}
-
 exf_code exf_massive_facts(exf_tables *t, const exf_massive *layer, exf_err *err)
 {
     exf_text layers = {0}, experts = {0}, tokens = {0};
-    double largest = 0;
+    double largest = 0, least = INFINITY, most = 0; /* least, most: share of the named layers' energy that first tokens have */
     exf_code rc;
-    add_layers(&layers, t, layer);
-    add_first_tokens(&tokens, t, layer);
+    for (int first = 0, last; first < t->n_layers; first = last + 1) { /* runs of named layers, "first-last" */
+        last = first;
+        if (layer[first].spread <= most_spread) continue;
+        while (last + 1 < t->n_layers && layer[last + 1].spread > most_spread) last++;
+        exf_text_appendf(&layers, "%s%d", layers.len ? "," : "", (int)t->layer_number[first]);
+        if (last > first) exf_text_appendf(&layers, "-%d", (int)t->layer_number[last]);
+    }
     for (int l = 0; l < t->n_layers; l++) {
         largest = fmax(largest, layer[l].spread);
+        if (layer[l].spread > most_spread) {
+            least = fmin(least, layer[l].first);
+            most = fmax(most, layer[l].first);
+        }
         if (layer[l].expert < 0) continue;
         exf_text_appendf(&experts, "%s%d of layer %d (%.0f %%)", experts.len ? ", " : "", layer[l].expert, (int)t->layer_number[l],
                          100 * layer[l].share);
     }
+    if (most > 0) exf_text_appendf(&tokens, "%.1f to %.1f %%", 100 * least, 100 * most); /* earlier statistics do not tell */
     EXF_TRY(exf_text_end(&layers, err));
     EXF_TRY(exf_text_end(&experts, err));
     EXF_TRY(exf_text_end(&tokens, err));

@@ -166,23 +166,16 @@ static double std_error(const exf_layer_statistics *s, const exf_solve_options *
     return spread > 0 && divisor > 0 ? sqrt(n / (n - 1) * spread) * unscale / divisor : 0;
 }
 
-static void solve_std_errors(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t)
-{
-    size_t e = (size_t)s->n_experts, base = (size_t)l * e * e;
-    for (size_t i = 0; i < e * e; i++) {
-        float *out = &t->std_error[base + i];
-        *out = i % e == i / e ? 0 : EXF_ERROR_UNKNOWN;
-        if (i % e == i / e || t->loss[base + i] >= EXF_LOSS_NEVER || s->sequences[i] < 2) continue;
-        double x = std_error(s, o, i);
-        *out = x < (double)EXF_ERROR_UNKNOWN ? (float)x : EXF_ERROR_UNKNOWN;
-    }
-}
-
 exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
 {
     size_t e = (size_t)s->n_experts;
     solve_similarities(s, (size_t)l * e * e, t);
-    if (t->std_error) solve_std_errors(s, o, l, t);
+    for (size_t i = 0; t->std_error && i < e * e; i++) {
+        size_t at = (size_t)l * e * e + i;
+        double x = i % e == i / e ? 0 : (double)EXF_ERROR_UNKNOWN;
+        if (x > 0 && is_observed(t, at) && s->sequences[i] >= 2) x = std_error(s, o, i);
+        t->std_error[at] = x < (double)EXF_ERROR_UNKNOWN ? (float)x : EXF_ERROR_UNKNOWN;
+    }
     for (size_t i = 0; i < e; i++) {
         double mean = s->norm_count[i] ? exf_exact_value(&s->contribution_sum[i]) / (double)s->norm_count[i] : 0;
         t->contribution[(size_t)l * e + i] = (float)mean;
@@ -214,17 +207,6 @@ static void choose_members(const exf_tables *t, int l, const exf_exact *energy, 
     }
 }
 
-/* Chooses target and scale of one expert outside the pool. */
-static void choose_target(const exf_static_pool *p, const int32_t *members, const float *coeff, const float *loss, int32_t *target,
-                   float *scale)
-{
-    int best = 0;
-    for (int i = 1; i < p->size; i++)
-        if (loss[members[i]] < loss[members[best]]) best = i;
-    *target = members[best];
-    *scale = loss[members[best]] < EXF_LOSS_NEVER ? coeff[members[best]] : 0.0f;
-}
-
 void exf_solve_pools(int l, const exf_exact *energy, exf_tables *t)
 {
     size_t e = (size_t)t->shape.n_experts;
@@ -233,9 +215,13 @@ void exf_solve_pools(int l, const exf_exact *energy, exf_tables *t)
         int32_t *members = p->members + (size_t)l * (size_t)p->size;
         choose_members(t, l, energy, p, members);
         for (size_t s = 0; s < e; s++) {
-            size_t row = ((size_t)l * e + s) * e;
-            choose_target(p, members, t->coeff + row, t->loss + row, &p->target_ids[(size_t)l * e + s],
-                   &p->target_scale[(size_t)l * e + s]);
+            size_t at = (size_t)l * e + s;
+            const float *coeff = t->coeff + at * e, *loss = t->loss + at * e;
+            int32_t best = members[0];
+            for (int k = 1; k < p->size; k++)
+                if (loss[members[k]] < loss[best]) best = members[k];
+            p->target_ids[at] = best;
+            p->target_scale[at] = loss[best] < EXF_LOSS_NEVER ? coeff[best] : 0.0f;
         }
         for (int k = 0; k < p->size; k++) {
             p->target_ids[(size_t)l * e + (size_t)members[k]] = members[k];

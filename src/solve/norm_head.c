@@ -26,28 +26,6 @@ typedef struct {
     double error;   /* standard error of the share 1 - left / by_mean */
 } fit;
 
-static exf_code new_regression(regression *r, size_t n, exf_err *err)
-{
-    exf_code rc;
-    *r = (regression){.n = n};
-    EXF_TRY(exf_mem_new(&r->pp, n * n, sizeof *r->pp, "norm head", err));
-    EXF_TRY(exf_mem_new(&r->py, n, sizeof *r->py, "norm head", err));
-    EXF_TRY(exf_mem_new(&r->a, n * n, sizeof *r->a, "norm head", err));
-    EXF_TRY(exf_mem_new(&r->theta, n, sizeof *r->theta, "norm head", err));
-out:
-    return rc;
-}
-
-static void load(regression *r, const exf_norm_sums *s, size_t expert)
-{
-    size_t n = r->n;
-    const exf_exact *from = s->pp + expert * exf_norm_products(s->q);
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k <= i; k++) r->pp[i * n + k] = r->pp[k * n + i] = exf_exact_value(from++);
-    for (size_t i = 0; i < n; i++) r->py[i] = exf_exact_value(&s->py[expert * n + i]);
-    r->yy = exf_exact_value(&s->yy[expert]);
-}
-
 /* Solves (pp + ridge (mean of its diagonal + 1) I) theta = py, and rounds theta to floats, as it is stored. */
 static exf_code solve_theta(regression *r, exf_err *err)
 {
@@ -76,13 +54,6 @@ static double squared_error(const regression *r, const double *theta, double con
     return sum > 0 ? sum : 0;
 }
 
-/* Returns the standard error of a share R2 of variance that F coefficients explain over n independent tokens. */
-static double error_of_share(double share, double n, double features)
-{
-    double miss = 1 - share;
-    return 2 * miss * (n - features) * sqrt(share / ((n * n - 1) * (n + 3)));
-}
-
 /* Solves one expert into theta, which is that of its rms where it has too few tokens or the sums explain nothing. */
 static exf_code solve_expert(regression *r, uint64_t least, double log_rms, float *theta, fit *f, exf_err *err)
 {
@@ -97,7 +68,8 @@ static exf_code solve_expert(regression *r, uint64_t least, double log_rms, floa
     double left = squared_error(r, r->theta, 0);
     if (!(left < f->by_mean)) return EXF_OK;
     f->left = left;
-    f->error = error_of_share(1 - left / f->by_mean, tokens, (double)r->n);
+    double n = tokens, share = 1 - left / f->by_mean; /* with the standard error of an R2 by F coefficients over n tokens */
+    f->error = 2 * (1 - share) * (n - (double)r->n) * sqrt(share / ((n * n - 1) * (n + 3)));
     for (size_t i = 0; i < r->n; i++) theta[i] = (float)r->theta[i];
 out:
     return rc;
@@ -111,7 +83,8 @@ static double share_of(double left, double by_mean)
 exf_code exf_solve_norm_head(const exf_norm_sums *s, int l, exf_tables *t, exf_err *err)
 {
     exf_norm_head *head = &t->norm_head;
-    regression r = {.n = 0};
+    size_t n = exf_norm_features(s->q);
+    regression r = {.n = n};
     size_t e = (size_t)t->shape.n_experts, first = (size_t)l * e, elements = (size_t)s->d_model * (size_t)s->q;
     double left = 0, by_mean = 0, error = 0;
     exf_code rc;
@@ -120,10 +93,17 @@ exf_code exf_solve_norm_head(const exf_norm_sums *s, int l, exf_tables *t, exf_e
         return exf_fail(err, EXF_MODEL, "layer %d: the sums of the norm head have %d directions, those of another layer %d",
                         (int)t->layer_number[l], s->q, head->q);
     for (size_t i = 0; i < elements; i++) head->basis[(size_t)l * elements + i] = (float)s->basis[i];
-    EXF_TRY(new_regression(&r, exf_norm_features(s->q), err));
+    EXF_TRY(exf_mem_new(&r.pp, n * n, sizeof *r.pp, "norm head", err));
+    EXF_TRY(exf_mem_new(&r.py, n, sizeof *r.py, "norm head", err));
+    EXF_TRY(exf_mem_new(&r.a, n * n, sizeof *r.a, "norm head", err));
+    EXF_TRY(exf_mem_new(&r.theta, n, sizeof *r.theta, "norm head", err));
     for (size_t at = first; at < first + e; at++) {
+        const exf_exact *from = s->pp + (at - first) * exf_norm_products(s->q);
         fit f;
-        load(&r, s, at - first);
+        for (size_t i = 0; i < n; i++)
+            for (size_t k = 0; k <= i; k++) r.pp[i * n + k] = r.pp[k * n + i] = exf_exact_value(from++);
+        for (size_t i = 0; i < n; i++) r.py[i] = exf_exact_value(&s->py[(at - first) * n + i]);
+        r.yy = exf_exact_value(&s->yy[at - first]);
         EXF_TRY(solve_expert(&r, exf_norm_head_tokens(s->q), exf_norm_head_mean(t, at), head->theta + at * r.n, &f, err));
         head->explained[at] = (float)share_of(f.left, f.by_mean);
         head->error[at] = (float)f.error;

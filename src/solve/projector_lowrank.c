@@ -19,16 +19,6 @@
 
 extern const exf_projector exf_projector_lowrank;
 
-/* Refuses statistics whose basis was made for a smaller rank. */
-static exf_code check_columns(const exf_statistics_reader *r, int largest, exf_err *err)
-{
-    const char *text = exf_provenance_get(&r->provenance, EXF_RANK_FACT);
-    int64_t columns;
-    if (!text || !exf_parse_i64(text, &columns) || columns >= largest) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: calibrate.ranks: %d, its low-rank sums are of rank %lld: accumulate again with %d in "
-                    "calibrate.ranks", exf_h5_path(r->h), largest, (long long)columns, largest);
-}
-
 static exf_code add_arrays(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
     int h = (int)t->shape.d_model, columns = exf_basis_rank(h), largest = 1;
@@ -39,7 +29,11 @@ static exf_code add_arrays(exf_statistics_reader *r, const exf_solve_options *o,
     if (largest > columns)
         return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", largest, h,
                         columns);
-    if (r) EXF_TRY(check_columns(r, largest, err));
+    const char *text = r ? exf_provenance_get(&r->provenance, EXF_RANK_FACT) : NULL;
+    int64_t of_basis;
+    if (text && exf_parse_i64(text, &of_basis) && of_basis < largest)
+        return exf_fail(err, EXF_MODEL, "%s: calibrate.ranks: %d, its low-rank sums are of rank %lld: accumulate again with %d in "
+                        "calibrate.ranks", exf_h5_path(r->h), largest, (long long)of_basis, largest);
     EXF_TRY(exf_vectors_add(t, "basis", largest, &data, err));
     for (size_t i = 0; i < o->n_ranks; i++) EXF_TRY(exf_vectors_add(t, "lowrank", (int)o->ranks[i], &data, err));
 out:
@@ -51,28 +45,6 @@ typedef struct {
     double *right, *zv;  /* [R, H] Z'U - S Z'V; Z'V */
     double *a, *c;       /* [rank, rank], [rank, H] of one solution */
 } workspace;
-
-static exf_code new_workspace(workspace *m, size_t r, size_t h, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&m->zz, r * r, sizeof *m->zz, "low-rank corrections", err));
-    EXF_TRY(exf_mem_new(&m->right, r * h, sizeof *m->right, "low-rank corrections", err));
-    EXF_TRY(exf_mem_new(&m->zv, r * h, sizeof *m->zv, "low-rank corrections", err));
-    EXF_TRY(exf_mem_new(&m->a, r * r, sizeof *m->a, "low-rank corrections", err));
-    EXF_TRY(exf_mem_new(&m->c, r * h, sizeof *m->c, "low-rank corrections", err));
-out:
-    return rc;
-}
-
-static void load_pair(workspace *m, const exf_vector_sums *v, int64_t p, double scalar)
-{
-    size_t r = (size_t)v->rank, h = (size_t)v->d_model, at = (size_t)p * r;
-    const int32_t *grid = v->grid + EXF_N_GRIDS * p;
-    exf_grid_value(m->zz, v->zz + at * r, r * r, grid[EXF_GRID_ZV]);
-    exf_grid_value(m->right, v->zu + at * h, r * h, grid[EXF_GRID_ZU]);
-    exf_grid_value(m->zv, v->zv + at * h, r * h, grid[EXF_GRID_ZV]);
-    for (size_t i = 0; i < r * h; i++) m->right[i] -= scalar * m->zv[i];
-}
 
 static exf_code solve_rank(float *out, const workspace *m, size_t r, size_t rank, size_t h, double ridge, exf_err *err)
 {
@@ -108,10 +80,16 @@ static exf_code solve_pair(const layer *x, workspace *m, int64_t p, exf_err *err
     const exf_vectors *v = &x->t->vectors;
     const int32_t *pair = s->vectors->pair + 2 * p;
     size_t i = (size_t)pair[0] * (size_t)s->n_experts + (size_t)pair[1], h = (size_t)x->t->shape.d_model;
-    size_t r = (size_t)s->vectors->rank;
+    const exf_vector_sums *sums = s->vectors;
+    const int32_t *grid = sums->grid + EXF_N_GRIDS * p;
+    size_t r = (size_t)sums->rank, at = (size_t)p * r;
     exf_code rc = EXF_OK;
     if (!exf_solve_observed(s, o, i)) return EXF_OK;
-    load_pair(m, s->vectors, p, exf_pair_scalar(&o->rule, exf_exact_value(&s->dot[i]), exf_exact_value(&s->target_sq[i])));
+    double scalar = exf_pair_scalar(&o->rule, exf_exact_value(&s->dot[i]), exf_exact_value(&s->target_sq[i]));
+    exf_grid_value(m->zz, sums->zz + at * r, r * r, grid[EXF_GRID_ZV]);
+    exf_grid_value(m->right, sums->zu + at * h, r * h, grid[EXF_GRID_ZU]);
+    exf_grid_value(m->zv, sums->zv + at * h, r * h, grid[EXF_GRID_ZV]);
+    for (size_t k = 0; k < r * h; k++) m->right[k] -= scalar * m->zv[k];
     for (size_t k = 0; rc == EXF_OK && k < o->n_ranks; k++) {
         size_t rank = (size_t)o->ranks[k];
         float *c = exf_vectors_data(v, "lowrank", (int)rank);
@@ -152,7 +130,13 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
             copy[row * r + k] = v->basis ? (float)v->basis[row * (size_t)v->rank + k] : row == k ? 1.0f : 0.0f;
     if (v->n_pairs) r = (size_t)v->rank;
     EXF_TRY(exf_mem_new(&m, (size_t)team, sizeof *m, "low-rank corrections", err));
-    for (int i = 0; i < team; i++) EXF_TRY(new_workspace(&m[i], r, h, err));
+    for (int i = 0; i < team; i++) {
+        EXF_TRY(exf_mem_new(&m[i].zz, r * r, sizeof *m->zz, "low-rank corrections", err));
+        EXF_TRY(exf_mem_new(&m[i].right, r * h, sizeof *m->right, "low-rank corrections", err));
+        EXF_TRY(exf_mem_new(&m[i].zv, r * h, sizeof *m->zv, "low-rank corrections", err));
+        EXF_TRY(exf_mem_new(&m[i].a, r * r, sizeof *m->a, "low-rank corrections", err));
+        EXF_TRY(exf_mem_new(&m[i].c, r * h, sizeof *m->c, "low-rank corrections", err));
+    }
     rc = solve_pairs(&(layer){s, o, t, l, m}, team, err);
 out:
     for (int i = 0; m && i < team; i++) {

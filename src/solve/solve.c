@@ -45,18 +45,6 @@ static int wants_vectors(const exf_solve_options *o)
     return any;
 }
 
-/* Returns the numbers that the projectors store for a pair with vectors. */
-static uint64_t numbers_of_a_pair(const exf_solve_options *o, uint64_t h)
-{
-    uint64_t all = 0;
-    for (size_t p = 0; p < o->n_projectors; p++)
-        for (const exf_stored_array *a = exf_projector_find(o->projectors[p])->stored; a && a->name; a++) {
-            if (a->shape == EXF_STORED_PAIRS) all += h;
-            for (size_t i = 0; a->shape == EXF_STORED_RANKS && i < o->n_ranks; i++) all += h * (uint64_t)o->ranks[i];
-        }
-    return all;
-}
-
 exf_solver_bytes exf_solver_bytes_of(const exf_run_shape *shape, int n_layers, const exf_solve_options *o, int q,
                                      uint64_t vector_pairs)
 {
@@ -64,7 +52,13 @@ exf_solver_bytes exf_solver_bytes_of(const exf_run_shape *shape, int n_layers, c
     const exf_tables *t = NULL;
     uint64_t l = (uint64_t)n_layers, pairs = l * (uint64_t)shape->n_experts * (uint64_t)shape->n_experts;
     uint64_t head = exf_norm_head_bytes(shape, n_layers, q);
-    uint64_t vectors = l * vector_pairs * numbers_of_a_pair(o, (uint64_t)shape->d_model) * sizeof(float);
+    uint64_t h = (uint64_t)shape->d_model, numbers = 0; /* that the projectors store for a pair with vectors */
+    for (size_t p = 0; p < o->n_projectors; p++)
+        for (const exf_stored_array *a = exf_projector_find(o->projectors[p])->stored; a && a->name; a++) {
+            if (a->shape == EXF_STORED_PAIRS) numbers += h;
+            for (size_t i = 0; a->shape == EXF_STORED_RANKS && i < o->n_ranks; i++) numbers += h * (uint64_t)o->ranks[i];
+        }
+    uint64_t vectors = l * vector_pairs * numbers * sizeof(float);
     size_t pair = sizeof *t->count + sizeof *t->coeff + sizeof *t->loss + sizeof *t->cosine + sizeof *t->similarity +
                   sizeof *t->frobenius + sizeof *t->std_error + 2 * (sizeof **t->half_scalar + sizeof **t->half_loss);
     return (exf_solver_bytes){.memory = pairs * pair + head + vectors, .file = pairs * (OF_A_PAIR + OF_ITS_HALVES) + head + vectors,
