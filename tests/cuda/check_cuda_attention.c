@@ -346,7 +346,6 @@ END_TEST
 static void add_cases(Suite *s, const char *name, void (*open)(void))
 {
     TCase *t = exf_case(s, name);
-    tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, open, close_pair);
     tcase_add_loop_test(t, causal_is_near_in_float32, 0, COUNT(causal));
     tcase_add_loop_test(t, causal_is_near_when_rounded, 0, COUNT(causal));

@@ -57,11 +57,9 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, experts_with_biases_are_near, 0, COUNT(shapes));
     TCase *mma = exf_case(s, "mma");
-    tcase_set_timeout(mma, 300);
     tcase_add_checked_fixture(mma, open_pair_mma, close_pair);
     tcase_add_loop_test(mma, experts_with_biases_are_near, 0, COUNT(shapes));
 }

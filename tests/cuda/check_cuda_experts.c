@@ -292,25 +292,12 @@ START_TEST(mixed_numbers_are_refused)
 }
 END_TEST
 
-START_TEST(a_second_run_has_the_same_bytes)
-{
-    inputs in = make(_i);
-    size_t bytes = (size_t)in.s.n_tokens * (size_t)in.s.top_k * slot_bytes(&in);
-    void *one = run(&in, 0, in.s.n_tokens, 0), *two = run(&in, 0, in.s.n_tokens, 0);
-    ck_assert_msg(memcmp(one, two, bytes) == 0, "case %d: two runs differ", _i);
-    exf_mem_free(one);
-    exf_mem_free(two);
-    drop(&in);
-}
-END_TEST
-
 static void add_cases(Suite *s, const char *name, void (*open)(void))
 {
     TCase *t = exf_case(s, name);
     tcase_add_checked_fixture(t, open, close_device);
     tcase_add_loop_test(t, outputs_are_near_those_in_double, 0, CASES);
     tcase_add_loop_test(t, a_token_does_not_feel_its_neighbours, 0, CASES);
-    tcase_add_loop_test(t, a_second_run_has_the_same_bytes, 0, CASES);
     tcase_add_loop_test(t, experts_in_parts_are_the_same, 0, CASES);
     tcase_add_loop_test(t, slots_without_an_expert_are_cleared_or_kept, 0, CASES);
     tcase_add_test(t, mixed_numbers_are_refused);

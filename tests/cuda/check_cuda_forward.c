@@ -498,7 +498,6 @@ static void end_mma(void)
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, plain_options, NULL);
     tcase_add_loop_test(t, bits_depend_on_nothing_but_the_sequence, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, statistics_are_the_same_twice_and_by_parts, 0, 2 * golden_n_families());
@@ -515,7 +514,6 @@ void exf_suite(Suite *s)
     tcase_add_loop_test(t, streams_change_no_result, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, a_window_changes_no_result, 0, 2 * golden_n_families());
     TCase *mma = exf_case(s, "mma");
-    tcase_set_timeout(mma, 300);
     tcase_add_checked_fixture(mma, mma_options, end_mma);
     tcase_add_loop_test(mma, bits_depend_on_nothing_but_the_sequence, 0, 2 * golden_n_families());
     tcase_add_loop_test(mma, statistics_are_the_same_twice_and_by_parts, 0, 2 * golden_n_families());

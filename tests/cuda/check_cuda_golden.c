@@ -83,7 +83,6 @@ END_TEST
 static TCase *add_cases(Suite *s, const char *name, void (*setup)(void))
 {
     TCase *t = exf_case(s, name);
-    tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, setup, choose_auto);
     tcase_add_loop_test(t, cuda_forward_matches_the_reference, 0, golden_n_families());
     tcase_add_loop_test(t, two_cuda_runs_give_the_same_bits, 0, golden_n_families());

@@ -108,7 +108,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 300);
     tcase_add_test(t, routes_and_logits_are_the_cpus);
     tcase_add_test(t, bfloat16_leaves_the_same_slots_empty);
     tcase_add_loop_test(t, counts_are_the_cpus, 0, 3);

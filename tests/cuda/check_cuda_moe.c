@@ -484,7 +484,6 @@ void exf_suite(Suite *s)
     pairwise_shapes(&sum_cases, "moe sum", sum_boundaries, COUNT(sum_boundaries), sum_dimensions, SUM_DIMENSIONS, sum_is_small);
     pairwise_shapes(&reuse_cases, "reuse outputs", reuse_boundaries, COUNT(reuse_boundaries), reuse_dimensions, REUSE_DIMENSIONS,
                     reuse_is_small);
-    tcase_set_timeout(t, 300);
     tcase_add_unchecked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, sums_have_the_cpus_bits, 0, COUNT(sum_widths));
     tcase_add_test(t, hidden_states_that_are_not_finite_are_noted);

@@ -61,7 +61,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, choices_are_the_same, 0, COUNT(indexers));
 }

@@ -315,7 +315,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 600);
     tcase_add_checked_fixture(t, start_empty, start_empty);
     tcase_add_loop_test(t, statistics_are_the_cpus, 0, MOST_RELEASED);
 }

@@ -167,7 +167,6 @@ END_TEST
 void exf_suite(Suite *s)
 {
     TCase *t = exf_case(s, "all");
-    tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, equal_rows_are_at_no_distance, 0, WIDTHS);
     tcase_add_test(t, what_is_no_number_stays_none);

@@ -13,8 +13,6 @@
 
 #include <math.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
 /* What libhdf5 itself loses when something it reads has a wrong checksum: see tests/cli/lsan.supp. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)

@@ -4,8 +4,6 @@
 #include "model/model.h"
 #include "tests/fuzz/scratch.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
 static void look_at(const exf_model *m)
 {
     const exf_architecture *a = &m->arch;

@@ -2,16 +2,7 @@
  * opens lie inside of the bytes.
  *   make fuzz FUZZ=fold_layers SECONDS=60 */
 #include "exfold/fold.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
-static void must(int holds)
-{
-    if (!holds) abort();
-}
+#include "tests/fuzz/fuzz.h"
 
 /* Reads the first and the last number of a table of n, if there is one. */
 static float touch(const float *table, size_t n)

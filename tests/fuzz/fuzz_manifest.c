@@ -6,8 +6,6 @@
 #include "capture/manifest.h"
 #include "tests/fuzz/scratch.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
 static const char sha_of_abc[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
 static void look_at(const exf_manifest_source *s)

@@ -6,8 +6,6 @@
 #include "tests/fuzz/scratch.h"
 #include "recipe/recipe.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
 static exf_opt rows[96];
 static size_t n_rows;
 

@@ -2,38 +2,7 @@
  * what opens can be looked up and read.
  *   make fuzz FUZZ=safetensors SECONDS=60 */
 #include "format/safetensors.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
-static char path[512];
-static int fd = -1;
-
-static void remove_input(void)
-{
-    unlink(path);
-}
-
-/* One file, rewritten by every run. */
-static void put_input(const uint8_t *bytes, size_t size)
-{
-    if (fd < 0) {
-        const char *tmp = getenv("TMPDIR");
-        snprintf(path, sizeof path, "%s/fuzz-safetensors-XXXXXX", tmp ? tmp : "/tmp");
-        fd = mkstemp(path);
-        if (fd < 0 || atexit(remove_input) != 0) abort();
-    }
-    if (ftruncate(fd, 0) != 0 || pwrite(fd, bytes, size, 0) != (ssize_t)size) abort();
-}
-
-static void must(int holds)
-{
-    if (!holds) abort();
-}
+#include "tests/fuzz/scratch.h"
 
 static void read_tensor(const exf_st_file *f, size_t i, size_t size)
 {
@@ -53,8 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     exf_err err;
     exf_st_file *f;
-    const char *key, *value;
-    put_input(bytes, size);
+    const char *key, *value, *path = put_input("a.safetensors", bytes, size);
     exf_code rc = exf_st_open(&f, path, &err);
     if (rc != EXF_OK) {
         must(rc == EXF_FORMAT && !f && strncmp(err.msg, path, strlen(path)) == 0);

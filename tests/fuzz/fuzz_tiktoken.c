@@ -7,8 +7,6 @@
 #include "format/json.h"
 #include "tokenizer/tokenizer.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
 enum { FILES = 3 };
 static const char *const name[FILES] = {"tiktoken.model", "tokenizer_config.json", "own.py"};
 static char path[FILES][1200];

@@ -4,39 +4,23 @@
  *   make fuzz FUZZ=tokenizer SECONDS=60 */
 #include "base/text.h"
 #include "tokenizer/tokenizer.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+#include "tests/fuzz/scratch.h"
 
 static const char *const shape[] = {"qwen3", "qwen3_5", "glm4", "deepseek_v2", "deepseek_v3_v4", "released/mixtral",
                                     "released/mixtral_metaspace", "released/mixtral_unknown"};
 enum { SHAPES = sizeof shape / sizeof shape[0] };
 
 static exf_tokenizer *golden[SHAPES];
-static char path[512];
-static int fd = -1;
 
-static void must(int holds)
+static void free_tokenizers(void)
 {
-    if (!holds) abort();
-}
-
-static void clean_up(void)
-{
-    unlink(path);
     for (int i = 0; i < SHAPES; i++) exf_tokenizer_free(golden[i]);
 }
 
 static void set_up(void)
 {
     exf_err err;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(path, sizeof path, "%s/fuzz-tokenizer-XXXXXX", tmp ? tmp : "/tmp");
-    must((fd = mkstemp(path)) >= 0 && atexit(clean_up) == 0);
+    must(atexit(free_tokenizers) == 0);
     for (int i = 0; i < SHAPES; i++) {
         char file[128];
         snprintf(file, sizeof file, "tests/golden/tokenizers/%s/tokenizer.json", shape[i]);
@@ -61,7 +45,7 @@ static void load(const void *bytes, size_t size)
     static const char text[] = "It's 12 o'clock,\n  na\xc3\xafve e\xcc\x81 \xe4\xb8\xad \r\n\nend ";
     exf_err err;
     exf_tokenizer *t;
-    must(ftruncate(fd, 0) == 0 && pwrite(fd, bytes, size, 0) == (ssize_t)size);
+    const char *path = put_input("tokenizer.json", bytes, size);
     exf_code rc = exf_tokenizer_load(&t, path, EXF_BOS_AUTO, &err);
     if (rc == EXF_OK) encode(t, text, sizeof text);
     else must((rc == EXF_FORMAT || rc == EXF_MODEL) && !t && strncmp(err.msg, path, strlen(path)) == 0);
@@ -95,7 +79,7 @@ static void load_pattern(const uint8_t *bytes, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    if (fd < 0) set_up();
+    if (!golden[0]) set_up();
     if (size == 0) return 0;
     if (bytes[0] == 'j') load(bytes + 1, size - 1);
     else if (bytes[0] == 'p') load_pattern(bytes + 1, size - 1);

@@ -5,8 +5,6 @@
 #include "format/unpack.h"
 #include "tests/fuzz/scratch.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
 /* Reads all of the file in steps; returns how it ends, and the number and digest of the bytes. */
 static exf_code read_all(const char *path, size_t step, uint64_t *n, char hex[EXF_SHA256_HEX])
 {

@@ -4,19 +4,9 @@
  *   make fuzz FUZZ=variant SECONDS=60 */
 #include "fold/variant.h"
 #include "validate/gates.h"
-
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+#include "tests/fuzz/fuzz.h"
 
 enum { BESIDE = 2 };
-
-static void must(int holds)
-{
-    if (!holds) abort();
-}
 
 static void check(const exf_variant *v, int n_experts, int top_k)
 {

@@ -2,20 +2,13 @@
  * when the process ends, one file in it rewritten by every run. */
 #ifndef EXF_TESTS_FUZZ_SCRATCH_H
 #define EXF_TESTS_FUZZ_SCRATCH_H
+#include "tests/fuzz/fuzz.h"
+
 #include <fcntl.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static char scratch_dir[512], scratch_path[640];
 static pid_t scratch_owner;
-
-static void must(int holds)
-{
-    if (!holds) abort();
-}
 
 /* A child of the process that made the directory leaves it alone. */
 static void remove_scratch(void)

@@ -44,14 +44,6 @@ static inline void *device_put(const device *d, const void *host, size_t bytes)
     return p;
 }
 
-static inline void *test_memory(size_t n, size_t size)
-{
-    void *p;
-    exf_err err;
-    ck_ok(exf_mem_new(&p, n, size, "test", &err), err);
-    return p;
-}
-
 /* A fresh host copy; the caller frees. */
 static inline void *device_get(const device *d, const void *p, size_t bytes)
 {

@@ -1,6 +1,8 @@
 /* fixtures.c - see fixtures.h. */
 #include "tests/support/fixtures.h"
 
+#include "base/mem.h"
+
 #include <ctype.h>
 #include <dirent.h>
 #include <stdio.h>
@@ -94,4 +96,12 @@ void exf_write_file(const char *path, const void *bytes, size_t n)
     ck_assert_msg(f != NULL, "cannot create %s", path);
     ck_assert_uint_eq(fwrite(bytes, 1, n, f), n);
     ck_assert_int_eq(fclose(f), 0);
+}
+
+void *test_memory(size_t n, size_t size)
+{
+    void *p;
+    exf_err err;
+    ck_ok(exf_mem_new(&p, n, size, "test", &err), err);
+    return p;
 }

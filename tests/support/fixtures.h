@@ -61,6 +61,8 @@ void exf_record_message(const char *msg);
  * program, removed at its end; the path of `name` inside it, in a static
  * buffer that the fourth call after this one reuses. */
 const char *exf_scratch(const char *name);
+/* n elements of `size` bytes, all 0, for exf_mem_free. */
+void *test_memory(size_t n, size_t size);
 /* 1 if something of that name exists. */
 int exf_path_exists(const char *path);
 /* Writes a file, aborting the test on failure. */

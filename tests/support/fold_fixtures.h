@@ -30,14 +30,6 @@ typedef struct {
     float bias[NAIVE_E];
 } fold_case;
 
-static inline void *f_room(size_t n, size_t size)
-{
-    exf_err e;
-    void *p;
-    ck_ok(exf_mem_new(&p, n, size, "test tables", &e), e);
-    return p;
-}
-
 /* In (0, 1). */
 static inline float f_positive(uint64_t stream, uint64_t i)
 {
@@ -100,14 +92,14 @@ static inline void f_add_budgets(exf_tables *t)
 {
     static const char *const rules[] = {"stream", "output", "measured", "top_p", "skip"};
     t->n_budgets = F_BUDGETS;
-    t->budget = f_room(F_BUDGETS, sizeof *t->budget);
+    t->budget = test_memory(F_BUDGETS, sizeof *t->budget);
     for (int i = 0; i < F_BUDGETS; i++) {
         exf_budget *b = &t->budget[i];
         int rule = i % 5, keep = 4 - i / 5, share = rule == 3;
         b->budget = b->mean = keep;
         snprintf(b->rule, sizeof b->rule, "%s", rules[rule]);
         b->lambda = share ? 0.2 * keep : rule == 4 ? 0.12 / keep : 0.6 / (keep * keep);
-        b->scale = f_room((size_t)t->n_layers, sizeof *b->scale);
+        b->scale = test_memory((size_t)t->n_layers, sizeof *b->scale);
         for (int l = 0; l < t->n_layers; l++)
             b->scale[l] = share ? 1 : 0.3 + (double)f_positive(80 + (uint64_t)rule, (uint64_t)l);
     }
@@ -135,7 +127,7 @@ static inline void f_add_vectors(exf_tables *t)
     size_t e = (size_t)t->shape.n_experts, cells = (size_t)t->n_layers * e * e, n = 0;
     exf_vectors *v = &t->vectors;
     float *loss = f_add_array(t, "diagonal_loss", 0);
-    v->pair = f_room(3 * cells, sizeof *v->pair);
+    v->pair = test_memory(3 * cells, sizeof *v->pair);
     memcpy(loss, t->loss, cells * sizeof *t->loss);
     for (size_t i = 0; i < cells; i++) {
         if (t->loss[i] >= EXF_LOSS_NEVER || i % 3) continue;
@@ -159,12 +151,12 @@ static inline void f_fill_tables(exf_tables *t, int n_experts, int top_k)
     static const char *const by[] = {"norm", "norm", "reap", "energy"};
     size_t e = (size_t)n_experts, cells = F_TABLES * e * e;
     ck_ok(exf_tables_new(t, &shape, f_numbers, F_TABLES, pools, 4, &err), err);
-    t->cosine = f_room(cells, sizeof(float));
-    t->rms = f_room(F_TABLES * e, sizeof(float));
-    t->contribution = f_room(F_TABLES * e, sizeof(float));
-    t->similarity = f_room(cells, sizeof(float));
+    t->cosine = test_memory(cells, sizeof(float));
+    t->rms = test_memory(F_TABLES * e, sizeof(float));
+    t->contribution = test_memory(F_TABLES * e, sizeof(float));
+    t->similarity = test_memory(cells, sizeof(float));
     f_fill_loss(t->loss, cells, e, 11);
-    t->frobenius = f_room(cells, sizeof *t->frobenius);
+    t->frobenius = test_memory(cells, sizeof *t->frobenius);
     f_fill_loss(t->frobenius, cells, e, 29);
     for (size_t i = 0; i < cells; i++) {
         int self = i / e % e == i % e;
@@ -225,9 +217,9 @@ static inline void fold_open(fold_case *c, int n_experts, int top_k, int prefill
     ck_assert_uint_eq(at, F_TOKENS);
     c->batch = (exf_batch){NULL, c->span, F_SEQUENCES, F_TOKENS, 70};
     ck_ok(exf_decode_schedule_new(&c->schedule, &c->batch, 2, prefill_tokens, threads, &err), err);
-    c->ids = f_room(F_TOKENS * (size_t)top_k, sizeof *c->ids);
-    c->weights = f_room(F_TOKENS * (size_t)top_k, sizeof *c->weights);
-    c->logits = f_room(F_TOKENS * (size_t)n_experts, sizeof *c->logits);
+    c->ids = test_memory(F_TOKENS * (size_t)top_k, sizeof *c->ids);
+    c->weights = test_memory(F_TOKENS * (size_t)top_k, sizeof *c->weights);
+    c->logits = test_memory(F_TOKENS * (size_t)n_experts, sizeof *c->logits);
     for (size_t i = 0; i < F_TOKENS * (size_t)n_experts; i++) c->logits[i] = 2 * naive_number(43, i);
     for (int e = 0; e < n_experts; e++) c->bias[e] = 0.1f * naive_number(44, (uint64_t)e);
     f_fill_tables(&c->tables, n_experts, top_k);
@@ -259,8 +251,8 @@ static inline exf_routes f_routes(const fold_case *c, int layer)
     exf_routes r = {
         .layer = layer, .moe_index = layer - 1, .batch = &c->batch, .n_experts = c->arch.n_experts, .top_k = c->arch.top_k,
         .logits = c->logits, .bias = layer == 1 ? c->bias : NULL};
-    r.ids = f_room(n, sizeof *r.ids);
-    r.weights = f_room(n, sizeof *r.weights);
+    r.ids = test_memory(n, sizeof *r.ids);
+    r.weights = test_memory(n, sizeof *r.weights);
     memcpy(r.ids, c->ids, n * sizeof *r.ids);
     memcpy(r.weights, c->weights, n * sizeof *r.weights);
     return r;

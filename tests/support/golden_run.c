@@ -8,14 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static void *fresh(size_t n)
-{
-    void *p;
-    exf_err err;
-    ck_ok(exf_mem_new(&p, n, 4, "golden", &err), err);
-    return p;
-}
-
 /* n rows of `width` 4-byte elements into their place. */
 static void keep(void *array, size_t row, size_t n, size_t width, const void *data)
 {
@@ -30,12 +22,12 @@ static exf_code begin_layer(void *self, const exf_moment *m, exf_err *err)
     (void)err;
     if (m->at != EXF_AT_LAYER_BEGIN) return EXF_OK;
     ck_assert_int_lt(layer, GOLDEN_LAYERS);
-    s->moe_input[layer] = fresh(s->n_rows * h);
-    s->expert_outputs[layer] = fresh(s->n_rows * k * h);
-    s->routed[layer] = fresh(s->n_rows * h);
-    s->block[layer] = fresh(s->n_rows * h);
-    s->weights[layer] = fresh(s->n_rows * k);
-    s->ids[layer] = fresh(s->n_rows * k);
+    s->moe_input[layer] = test_memory(s->n_rows * h, 4);
+    s->expert_outputs[layer] = test_memory(s->n_rows * k * h, 4);
+    s->routed[layer] = test_memory(s->n_rows * h, 4);
+    s->block[layer] = test_memory(s->n_rows * h, 4);
+    s->weights[layer] = test_memory(s->n_rows * k, 4);
+    s->ids[layer] = test_memory(s->n_rows * k, 4);
     return EXF_OK;
 }
 
@@ -80,7 +72,7 @@ void golden_forward(golden_seen *seen, const exf_model *m, const exf_batch *batc
     exf_lane lane = {.observer = &observer};
     exf_forward_options options = {.backend = backend, .compute = compute, .threads = threads};
     exf_forward_report report;
-    seen->logits = fresh(batch->n_tokens * (size_t)m->arch.vocab);
+    seen->logits = test_memory(batch->n_tokens * (size_t)m->arch.vocab, 4);
     ck_ok(exf_forward(m, batch, &lane, 1, &options, &report, &err), err);
 }
 
@@ -104,7 +96,7 @@ void *golden_tensor(const exf_st_file *f, const char *name, size_t *n)
     const exf_st_tensor *t = exf_st_find(f, name);
     ck_assert_msg(t != NULL, "%s lacks %s", exf_st_path(f), name);
     *n = (size_t)exf_tensor_count(&t->view);
-    void *data = fresh(*n);
+    void *data = test_memory(*n, 4);
     ck_ok(exf_st_read(f, t, 0, data, *n * 4, &err), err);
     return data;
 }
@@ -256,7 +248,7 @@ void golden_compare_rounded(const golden_case *c, const golden_seen *s, double l
 {
     spread experts = {0, 0}, block = {0, 0}, logit = {0, 0};
     size_t n, same = 0, v = (size_t)s->vocab;
-    char *with = fresh(s->n_rows);
+    char *with = test_memory(s->n_rows, 4);
     float *want = golden_tensor(c->answers, "logits", &n);
     memset(with, 1, s->n_rows);
     for (int l = 0; l < c->model->arch.n_layers; l++)

@@ -91,14 +91,6 @@ typedef struct {
     atomic_size_t seen[GOLDEN_LAYERS]; /* rows */
 } probe_seen;
 
-static inline void *room(size_t n)
-{
-    exf_err e;
-    void *p;
-    ck_ok(exf_mem_new(&p, n, 4, "test rows", &e), e);
-    return p;
-}
-
 static inline exf_code keep_probe(void *self, const exf_probe_block *b, exf_err *err)
 {
     probe_seen *s = self;
@@ -118,9 +110,9 @@ static inline void probe_open(probe_seen *s, const exf_model *m, size_t n_rows)
     s->top_k = m->arch.top_k;
     s->d_model = m->arch.d_model;
     for (int l = 0; l < m->arch.n_layers; l++) {
-        s->original[l] = room(n_rows * (size_t)s->d_model);
-        s->rewritten[l] = room(n_rows * (size_t)s->d_model);
-        s->ids[l] = room(n_rows * (size_t)s->top_k);
+        s->original[l] = test_memory(n_rows * (size_t)s->d_model, 4);
+        s->rewritten[l] = test_memory(n_rows * (size_t)s->d_model, 4);
+        s->ids[l] = test_memory(n_rows * (size_t)s->top_k, 4);
     }
 }
 
@@ -189,7 +181,7 @@ static inline void lanes_forward(lanes_run *r, const golden_case *c, int threads
     for (int i = 0; i < r->n; i++) {
         const exf_rewriter *t = &r->rewriter[i];
         w[i] = (watcher){&r->seen[i], &r->probe[i], golden_observer(&r->seen[i], c->model, c->batch.n_tokens)};
-        r->seen[i].logits = room(c->batch.n_tokens * (size_t)c->model->arch.vocab);
+        r->seen[i].logits = test_memory(c->batch.n_tokens * (size_t)c->model->arch.vocab, 4);
         if (r->probes[i]) probe_open(&r->probe[i], c->model, c->batch.n_tokens);
         observer[i] = (exf_observer){.self = &w[i], .at = watch_layer, .block = watch_block, .logits = watch_logits,
                                      .probe = r->probes[i] ? watch_probe : NULL};

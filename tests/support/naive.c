@@ -7,22 +7,14 @@
 
 #include <math.h>
 
-static void *room(size_t n, size_t size)
-{
-    void *p;
-    exf_err err;
-    ck_ok(exf_mem_new(&p, n, size, "test numbers", &err), err);
-    return p;
-}
-
 float *naive_floats(size_t n)
 {
-    return room(n, sizeof(float));
+    return test_memory(n, sizeof(float));
 }
 
 double *naive_doubles(size_t n)
 {
-    return room(n, sizeof(double));
+    return test_memory(n, sizeof(double));
 }
 
 float naive_number(uint64_t stream, uint64_t i)

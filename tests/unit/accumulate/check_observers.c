@@ -91,7 +91,7 @@ START_TEST(sweeps_show_the_same_again)
     golden_forward(&plain, c.model, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, 1);
     repeated r = {.c = &c};
     for (int i = 0; i < SWEEPS; i++) r.keep = golden_observer(&r.sweep[i], c.model, c.batch.n_tokens);
-    r.logits = room(c.batch.n_tokens * (size_t)c.model->arch.vocab);
+    r.logits = test_memory(c.batch.n_tokens * (size_t)c.model->arch.vocab, 4);
     exf_observer o = {.self = &r, .sweeps = SWEEPS, .common_input_tokens = 2, .at = sweeps_at, .block = sweeps_block,
                       .common_input = sweeps_common, .logits = sweeps_logits};
     exf_lane lane = {.observer = &o};
@@ -116,7 +116,7 @@ START_TEST(sweeps_of_one_lane_leave_the_others_alone)
     golden_open(&c, golden_families[_i]);
     golden_forward(&plain, c.model, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, 1);
     exf_observer twice = golden_observer(&second, c.model, c.batch.n_tokens), once = {.self = NULL};
-    second.logits = room(c.batch.n_tokens * (size_t)c.model->arch.vocab);
+    second.logits = test_memory(c.batch.n_tokens * (size_t)c.model->arch.vocab, 4);
     twice.sweeps = 2;
     exf_rewriter odd = {.rewrite = rewrite_oddly};
     exf_lane lanes[] = {{&odd, &once}, {NULL, &twice}};

@@ -32,13 +32,6 @@ static exf_file *opened(int i, const char *path, size_t n)
     return NULL;
 }
 
-static void *memory(size_t n)
-{
-    void *p;
-    ck_ok(exf_mem_new(&p, n, 1, "test", &e), e);
-    return p;
-}
-
 /* Places around the borders of blocks, the first and the last bytes, nothing at all. */
 static const struct {
     uint64_t offset;
@@ -54,7 +47,7 @@ START_TEST(the_same_bytes_from_any_place)
 {
     exf_file *f = opened(_i, exf_scratch("bytes"), SIZE);
     if (!f) return;
-    unsigned char *buf = memory(SIZE + 2), *raw = memory(exf_file_aligned_size(SIZE) + 2 * A);
+    unsigned char *buf = test_memory(SIZE + 2, 1), *raw = test_memory(exf_file_aligned_size(SIZE) + 2 * A, 1);
     unsigned char *buffer = raw + (A - (uintptr_t)raw % A) % A;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         const void *at;
@@ -84,7 +77,7 @@ START_TEST(long_reads)
 {
     enum { LONG = (2 << 20) + 77 };
     exf_file *f;
-    unsigned char *want = memory(LONG), *got = memory(LONG);
+    unsigned char *want = test_memory(LONG, 1), *got = test_memory(LONG, 1);
     for (size_t k = 0; k < LONG; k++) want[k] = (unsigned char)exf_rng_u64(4, 1, k);
     exf_write_file(exf_scratch("long"), want, LONG);
     ck_ok(exf_file_open(&f, exf_scratch("long"), &e), e);
@@ -103,7 +96,7 @@ START_TEST(beyond_the_end_and_shrunk)
     const char *path = exf_scratch("shrinks");
     exf_file *f = opened(_i, path, SIZE);
     if (!f) return;
-    unsigned char *raw = memory(exf_file_aligned_size(SIZE) + A), *buffer = raw + (A - (uintptr_t)raw % A) % A;
+    unsigned char *raw = test_memory(exf_file_aligned_size(SIZE) + A, 1), *buffer = raw + (A - (uintptr_t)raw % A) % A;
     const void *at;
     ck_fails(exf_file_read(f, SIZE - 10, buffer, 11, &e), EXF_FORMAT, e, "20603 1");
     ck_fails(exf_file_read_aligned(f, SIZE - 10, buffer, 11, &at, &e), EXF_FORMAT, e,

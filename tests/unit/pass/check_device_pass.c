@@ -219,7 +219,7 @@ static void assert_loaded(const exf_model *m, const exf_layer_weights *lw, exf_r
 {
     int of = layer < 0 ? -1 : layer;
     size_t each = exf_model_count(m, role, of);
-    float *want = room(each), *have = room(each);
+    float *want = test_memory(each, 4), *have = test_memory(each, 4);
     exf_matrix matrix = exf_matrix_of(lw, role);
     exf_dtype stored = matrix.number == EXF_NUMBER_BF16 ? EXF_DT_BF16 : EXF_DT_F32;
     ck_assert_msg(matrix.p != NULL, "layer %d: role %d is not there", layer, (int)role);

@@ -148,7 +148,7 @@ START_TEST(a_probe_is_the_sum_of_its_experts)
     const exf_architecture *a = &c.model->arch;
     size_t n = c.batch.n_tokens;
     everything s = {.c = &c};
-    for (int l = 0; l < a->n_layers; l++) s.outputs[l] = room(n * (size_t)a->n_experts * (size_t)a->d_model);
+    for (int l = 0; l < a->n_layers; l++) s.outputs[l] = test_memory(n * (size_t)a->n_experts * (size_t)a->d_model, 4);
     probe_open(&p, c.model, n);
     exf_observer all = {.self = &s, .common_input_tokens = 1 << 20, .common_input = keep_common},
                  probe = {.self = &p, .probe = keep_probe};
@@ -206,7 +206,7 @@ static void route_survivors(const exf_architecture *a, const float *input, const
 static void take_router_norm(const golden_case *c, int layer, float *router)
 {
     const exf_architecture *a = &c->model->arch;
-    float *own = room((size_t)a->d_model), *experts = room((size_t)a->d_model);
+    float *own = test_memory((size_t)a->d_model, 4), *experts = test_memory((size_t)a->d_model, 4);
     exf_err err;
     ck_ok(exf_model_read(c->model, EXF_W_ROUTER_NORM, layer, 0, own, &err), err);
     ck_ok(exf_model_read(c->model, EXF_W_FFN_NORM, layer, 0, experts, &err), err);
@@ -239,13 +239,13 @@ static void assert_routes_of_survivors(const golden_case *c, const golden_seen *
     int32_t ids[EXF_MAX_TOP_K];
     double weights[EXF_MAX_TOP_K];
     exf_err err;
-    float *router = room(exf_model_count(c->model, EXF_W_ROUTER, layer)), *shift = NULL;
+    float *router = test_memory(exf_model_count(c->model, EXF_W_ROUTER, layer), 4), *shift = NULL;
     ck_ok(exf_model_read(c->model, EXF_W_ROUTER, layer, 0, router, &err), err);
     if (exf_model_copies(c->model, EXF_W_ROUTER_SHIFT, layer)) {
-        shift = room((size_t)a->n_experts);
+        shift = test_memory((size_t)a->n_experts, 4);
         ck_ok(exf_model_read(c->model, EXF_W_ROUTER_SHIFT, layer, 0, shift, &err), err);
     }
-    float *factors = a->router.expert_scaled ? room((size_t)a->n_experts) : NULL;
+    float *factors = a->router.expert_scaled ? test_memory((size_t)a->n_experts, 4) : NULL;
     if (factors) ck_ok(exf_model_read(c->model, EXF_W_EXPERT_SCALE, layer, 0, factors, &err), err);
     if (a->residual.normed) take_router_norm(c, layer, router);
     for (size_t row = 0; row < c->batch.n_tokens; row++) {

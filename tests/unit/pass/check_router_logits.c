@@ -170,7 +170,7 @@ static void run_shown(shown *s, const golden_case *c, const exf_backend *b)
     lanes_run r = {.n = 2, .backend = b};
     *s = (shown){.c = c, .on_device = b != NULL};
     ck_assert_uint_le(c->batch.n_tokens, SHOWN_ROWS);
-    for (int l = 0; l < GOLDEN_LAYERS; l++) s->square[l] = room(SHOWN_ROWS);
+    for (int l = 0; l < GOLDEN_LAYERS; l++) s->square[l] = test_memory(SHOWN_ROWS, 4);
     r.rewriter[1] = (exf_rewriter){.self = s, .rewrite = rewrite_shown, .routed = show};
     lanes_forward(&r, c, 1);
     ck_assert_uint_gt(s->rewritten, 0);
