@@ -133,23 +133,19 @@ out:
 
 /* ---- settings ------------------------------------------------------------------------------ */
 
-static exf_code set_path(init *s, const char *key, const char *path, exf_err *err)
-{
-    return exf_opts_set(s->recipe->opts, EXF_OPT_BY_RECIPE, key, path, "--init", err);
-}
-
 /* Paths that the recipe has to name; they are spelled when they are printed. */
 static exf_code set_paths(init *s, exf_err *err)
 {
     exf_recipe *r = s->recipe;
     exf_text out = {0};
     exf_code rc;
-    EXF_TRY(set_path(s, "data.manifest", exf_path_name(s->manifest.path), err));
-    if (s->validation.path) EXF_TRY(set_path(s, "validate.manifest", exf_path_name(s->validation.path), err));
+    EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "data.manifest", exf_path_name(s->manifest.path), "--init", err));
+    if (s->validation.path)
+        EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "validate.manifest", exf_path_name(s->validation.path), "--init", err));
     if (!r->output_directory) {
         exf_text_appendf(&out, "out/%s", *exf_path_name(r->model_path) ? exf_path_name(r->model_path) : "tables");
         EXF_TRY(exf_text_end(&out, err));
-        EXF_TRY(set_path(s, "output.directory", out.s, err));
+        EXF_TRY(exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "output.directory", out.s, "--init", err));
     }
 out:
     exf_text_free(&out);

@@ -92,12 +92,6 @@ static exf_box panel_box(const panel_grid *g, int i)
     return (exf_box){g->left + i % g->columns * g->step_x, g->top + i / g->columns * g->step_y, g->panel_width, g->panel_height};
 }
 
-/* Returns 1 if no panel is below panel i. */
-static int is_lowest(const panel_grid *g, int i, int n)
-{
-    return i + g->columns >= n;
-}
-
 /* Writes "layer 7", or "7" where that is too wide for `room`, above the panel. */
 static void draw_layer_label(exf_drawing *d, const exf_sheet *s, exf_box panel, int i, double room, double above)
 {
@@ -173,18 +167,12 @@ static extremes find_extremes(const exf_bar_sheet *s, int layer)
     return x;
 }
 
-/* Returns the height of a panel's bars: what is above them is for marks. */
-static double bars_height(exf_box panel)
-{
-    return panel.height - 2 * mark;
-}
-
 static void draw_one_bar(exf_drawing *d, const exf_bar_sheet *s, const panel_grid *g, int i, int e, const extremes *x)
 {
     int is_cold = s->tokens[(size_t)i * (size_t)s->sheet.n_experts + (size_t)e] == 0;
     exf_ink ink = e == x->most ? EXF_INK_HIGH : e == x->least ? EXF_INK_LOW : is_cold ? EXF_INK_GREY : EXF_INK_BAR;
     exf_box panel = panel_box(g, i);
-    double room = bars_height(panel), cell = panel.width / s->sheet.n_experts;
+    double room = panel.height - 2 * mark, cell = panel.width / s->sheet.n_experts;
     double height = e == x->outlier ? room : fmin(room, bar_value(s, i, e) / x->top * room); /* a cold one's may be above all */
     double width = g->pixels > 3 ? cell * (g->pixels - 1) / g->pixels : cell;
     exf_box bar = {panel.x + e * cell, panel.y + panel.height - height, width, height};
@@ -247,7 +235,7 @@ static void draw_bars(exf_drawing *d, const exf_bar_sheet *s, const panel_grid *
     extremes x = find_extremes(s, i);
     exf_box panel = panel_box(g, i);
     exf_ticks t;
-    double share[EXF_TICKS_MAX], room = bars_height(panel);
+    double share[EXF_TICKS_MAX], room = panel.height - 2 * mark; /* what is above the bars is for marks */
     for (int e = 0; e < s->sheet.n_experts; e++)
         if (e != x.least && e != x.most) draw_one_bar(d, s, g, i, e, &x);
     if (x.least >= 0) draw_one_bar(d, s, g, i, x.least, &x);
@@ -257,7 +245,7 @@ static void draw_bars(exf_drawing *d, const exf_bar_sheet *s, const panel_grid *
     exf_ticks_fit(&t, d, EXF_AXIS_REAL, 0, x.top, room, TICK, 1);
     for (int k = 0; k < t.n; k++) share[k] = 1 - t.at[k] / x.top * room / panel.height;
     draw_left_ticks(d, panel, &t, share);
-    if (is_lowest(g, i, s->sheet.n_layers)) draw_expert_ticks(d, panel, s->sheet.n_experts);
+    if (i + g->columns >= s->sheet.n_layers) draw_expert_ticks(d, panel, s->sheet.n_experts); /* no panel is below */
 }
 
 /* Places the panels with the first form of heads that fits above them. */
@@ -357,7 +345,7 @@ static void draw_matrix(exf_drawing *d, const exf_matrix_sheet *s, const panel_g
         for (int k = 0; k < t.n; k++) share[k] = exf_axis_share(EXF_AXIS_WHOLE, t.at[k], low, high);
         draw_left_ticks(d, panel, &t, share);
     }
-    if (is_lowest(g, i, s->sheet.n_layers)) draw_expert_ticks(d, panel, n);
+    if (i + g->columns >= s->sheet.n_layers) draw_expert_ticks(d, panel, n); /* no panel is below */
 }
 
 exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_drawing *d, exf_err *err)

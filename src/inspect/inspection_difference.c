@@ -37,12 +37,6 @@ static int find_best_target(const exf_inspection *s, size_t source)
     return best;
 }
 
-/* Returns the tokens routed to a source, in both. */
-static double count_tokens(const span *x, size_t source)
-{
-    return (double)x->a->expert_count[source] + (double)x->b->expert_count[source];
-}
-
 static void compare_sources(const span *x, exf_layer_difference *row)
 {
     double all = 0, flipped = 0;
@@ -53,8 +47,9 @@ static void compare_sources(const span *x, exf_layer_difference *row)
         double change = was == is ? 0 : was > 0 ? fabs(is - was) / was : 1; /* relative; 1 where the norm was 0 */
         if (change > row->norm) row->norm = change;
         row->flips += (uint64_t)flip;
-        all += count_tokens(x, i);
-        flipped += flip ? count_tokens(x, i) : 0;
+        double tokens = (double)x->a->expert_count[i] + (double)x->b->expert_count[i]; /* routed to the source, in both */
+        all += tokens;
+        flipped += flip ? tokens : 0;
     }
     row->flip_traffic = all > 0 ? flipped / all : (double)NAN;
 }

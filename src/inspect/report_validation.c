@@ -12,17 +12,14 @@
 
 enum { FILE_MAX = 16 << 20 }; /* bytes */
 
+#define NO_NUMBER "<td>\xe2\x80\x93</td>"
+
 static void open_table(exf_report *r, const char *file)
 {
     exf_report_addf(r,
                     "<p class=\"note\">What each variant does to the model, from %s beside the tables.</p>\n"
                     "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-labelledby=\"h-validation\"><table>\n",
                     file);
-}
-
-static void close_table(exf_report *r)
-{
-    exf_report_addf(r, "</tbody></table></div>\n");
 }
 
 /* Says that the tables were not validated, and the command that does it. */
@@ -46,11 +43,6 @@ static int is_number(const exf_json *j)
     return exf_json_type(j) == EXF_JSON_INT || exf_json_type(j) == EXF_JSON_REAL;
 }
 
-static void add_dash(exf_report *r)
-{
-    exf_report_addf(r, "<td>\xe2\x80\x93</td>");
-}
-
 /* A column of numbers: the member of a variant, and how the number is printed. */
 typedef struct {
     const char *key;
@@ -62,7 +54,7 @@ static void add_number(exf_report *r, const exf_json *variant, const number_colu
 {
     const exf_json *value = exf_json_get(variant, c->key), *error = c->error ? exf_json_get(variant, c->error) : NULL;
     if (!is_number(value)) {
-        add_dash(r);
+        exf_report_addf(r, NO_NUMBER);
         return;
     }
     exf_report_addf(r, "<td>%.*f%s", c->digits, exf_json_real(value) * (c->percent ? 100 : 1), c->percent ? "&nbsp;%" : "");
@@ -76,7 +68,7 @@ static void add_worst(exf_report *r, const exf_json *variant)
     const char *name = exf_json_string(exf_json_get(variant, "worst_domain"), NULL);
     const exf_json *kl = name ? exf_json_get(exf_json_get(exf_json_get(variant, "domains"), name), "kl_mean") : NULL;
     if (!is_number(kl)) {
-        add_dash(r);
+        exf_report_addf(r, NO_NUMBER);
         return;
     }
     exf_report_addf(r, "<td>%.5f <small>", exf_json_real(kl));
@@ -89,7 +81,7 @@ static void add_cost(exf_report *r, const exf_json *variant, const char *share, 
 {
     const exf_json *value = exf_json_get(exf_json_get(variant, "cost"), share), *n = exf_json_get(variant, experts);
     if (!is_number(value) && !is_number(n)) {
-        add_dash(r);
+        exf_report_addf(r, NO_NUMBER);
         return;
     }
     exf_report_addf(r, "<td>");
@@ -189,7 +181,7 @@ static exf_code add_json(exf_report *r, const char *path, exf_err *err)
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) exf_report_addf(r, "<th scope=\"col\">%s</th>", heads[i]);
     exf_report_addf(r, "</tr></thead><tbody>\n");
     for (size_t i = 0; i < exf_json_size(variants); i++) add_variant(r, exf_json_at(variants, i));
-    close_table(r);
+    exf_report_addf(r, "</tbody></table></div>\n");
     exf_report_addf(r, "%s", note);
 out:
     exf_json_free(root);
@@ -224,7 +216,7 @@ static void add_markdown_table(exf_report *r, char *line)
         if (row != 1) add_markdown_row(r, line, row ? "td" : "th");
         if (row == 0) exf_report_addf(r, "</thead><tbody>\n");
     }
-    close_table(r);
+    exf_report_addf(r, "</tbody></table></div>\n");
 }
 
 static exf_code add_markdown(exf_report *r, const char *path, exf_err *err)

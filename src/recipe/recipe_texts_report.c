@@ -27,24 +27,20 @@ out:
     return rc;
 }
 
-/* Adds the files of a kind in the directories of later arguments to those of this one; returns 0 where an earlier one has them. */
-static int sum_of_arguments(const exf_texts *t, size_t k, exf_passed_kind *sum)
-{
-    for (size_t i = 0; i < t->n_kinds; i++) {
-        if (i == k || strcmp(t->passed[i].is, sum->is) != 0) continue;
-        if (i < k) return 0;
-        sum->n += t->passed[i].n;
-        sum->bytes += t->passed[i].bytes;
-    }
-    return 1;
-}
-
 void exf_texts_append_passed(const exf_texts *t, size_t argument, exf_text *out)
 {
     char size[24];
     for (size_t k = 0, n = 0; k < t->n_kinds; k++) {
         exf_passed_kind p = t->passed[k];
-        if (argument == EXF_ALL_ARGUMENTS ? !sum_of_arguments(t, k, &p) : p.argument != argument) continue;
+        int is_listed = argument == EXF_ALL_ARGUMENTS || p.argument == argument;
+        /* Of all arguments the first that has the kind names the others' files too. */
+        for (size_t i = 0; argument == EXF_ALL_ARGUMENTS && i < t->n_kinds; i++) {
+            if (i == k || strcmp(t->passed[i].is, p.is) != 0) continue;
+            if (i < k) is_listed = 0;
+            p.n += t->passed[i].n;
+            p.bytes += t->passed[i].bytes;
+        }
+        if (!is_listed) continue;
         exf_text_appendf(out, "%s%s: %zu (%s%s%s%s)", n++ ? ", " : "", p.is, p.n,
                          p.bytes ? exf_human_bytes(size, sizeof size, (double)p.bytes) : "", p.bytes ? ", " : "", p.name,
                          p.n > 1 ? ", ..." : "");

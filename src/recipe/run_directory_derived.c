@@ -119,14 +119,6 @@ typedef struct {
     const exf_text_list *rewritten;
 } replacement;
 
-static int is_rewritten(const replacement *r, const exf_derived_file *f)
-{
-    if (!f->target || !r->rewritten) return 0;
-    for (size_t i = 0; i < r->rewritten->n; i++)
-        if (strcmp(r->rewritten->item[i], f->target) == 0) return 1;
-    return strcmp(f->target, RECIPE) == 0;
-}
-
 /* Removes a file that was made from the replaced tables, if that is proved; warns of a file that stays and is not of the present
  * tables.  An HTML page without a digest is not one of our reports. */
 static exf_code judge_file(void *self, const exf_derived_file *f, exf_err *err)
@@ -137,7 +129,9 @@ static exf_code judge_file(void *self, const exf_derived_file *f, exf_err *err)
     EXF_TRY(exf_path_join(&path, r->directory, f->name, err));
     EXF_TRY(exf_path_join(&marked, r->directory, f->marked, err));
     EXF_TRY(exf_made_from(marked, hex, err));
-    int rewritten = is_rewritten(r, f), own = *hex && strcmp(hex, r->old) == 0, proved = 0;
+    int rewritten = r->rewritten && f->target && strcmp(f->target, RECIPE) == 0, own = *hex && strcmp(hex, r->old) == 0, proved = 0;
+    for (size_t i = 0; r->rewritten && f->target && i < r->rewritten->n; i++)
+        rewritten |= strcmp(r->rewritten->item[i], f->target) == 0;
     if (strcmp(hex, r->now) == 0 || (rewritten && !own)) goto out;
     if (own) EXF_TRY(prove_made_by_us(path, f, r->old, &proved, err));
     if (proved && unlink(path) != 0) {
