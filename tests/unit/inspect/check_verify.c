@@ -59,8 +59,8 @@ static const struct { const char *dataset; size_t at; const void *value; const c
     {"/expert_norms", 5, FLOAT(7.5f), "cold expert 5 has norm 7.5, the median of the others is 2"},
     {"/pools/2/target_scale", 3, FLOAT(0.25f), "times 0.25, expected the member of least loss"},
     {"/pools/2/target_scale", 2, FLOAT(2.0f), "times 2, expected itself, scale 1"},
-    {"/pools/2/target_ids", 3, INT(3), "3 3"},  /* outside the pool */
-    {"/pools/2/members", 0, INT(3), "3 1"},     /* norm 1 before a norm of 2 */
+    {"/pools/2/target_ids", 3, INT(3), "3 3"}, /* outside the pool */
+    {"/pools/2/members", 0, INT(3), "t.h5 2 1 1 2 3 1"}, /* norm 1 before a norm of 2 */
     {"/count", 1, NUMBER(3), "/count[0, 0, 1] is 3, its mirror /count[0, 1, 0] is "},
     {"/expert_count", 4, NUMBER(1000), "/expert_count[0 4] 1000 n_tokens 60"},
     {"/expert_count", 0, NUMBER(1), "/expert_count[0 ]"}, /* a pair more often than its expert */
