@@ -1,10 +1,57 @@
-/* backend_cuda.cu - the table of CUDA kernels, and what of it is the queue's: opening, closing, copies. */
+/* backend_cuda.cu - the table of CUDA kernels, and what of it is no kernel: queues, memory, copies, the clock.  backend.h says
+ * what each member does. */
 #include "kernels/backend.h"
 #include "kernels/device/hopper.cuh"
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
+#include <mutex>
+#include <sys/mman.h>
+#include <unordered_map>
+
+/* ---- cuBLAS, found at run time ------------------------------------------------------- */
+
+/* dlsym gives data pointers; POSIX promises that they hold functions. */
+template <class F> static bool find_function(void *library, const char *name, F *f)
+{
+    *f = reinterpret_cast<F>(dlsym(library, name));
+    return *f != nullptr;
+}
+
+/* Finds the functions, or says in *err why not. */
+static bool load_cublas(exf_cublas *table, exf_err *err)
+{
+    char name[64];
+    snprintf(name, sizeof name, "libcublas.so.%d", CUBLAS_VER_MAJOR);
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        exf_fail(err, EXF_DEVICE, "cuBLAS cannot be loaded: %s", dlerror());
+        return false;
+    }
+    bool found = find_function(library, "cublasCreate_v2", &table->create) &&
+                 find_function(library, "cublasDestroy_v2", &table->destroy) &&
+                 find_function(library, "cublasSetStream_v2", &table->set_stream) &&
+                 find_function(library, "cublasGetStatusString", &table->status_string) &&
+                 find_function(library, "cublasGemmEx", &table->gemm) &&
+                 find_function(library, "cublasGemmStridedBatchedEx", &table->gemm_batched);
+    if (!found) exf_fail(err, EXF_DEVICE, "%s lacks a function that is needed", name);
+    return found;
+}
+
+/* Returns NULL and a reason in err if it cannot be loaded. */
+static const exf_cublas *cublas_functions(exf_err *err)
+{
+    static exf_cublas table;
+    static exf_err why_not;
+    static const bool loaded = load_cublas(&table, &why_not); /* by the first of the threads that ask */
+    if (loaded) return &table;
+    *err = why_not;
+    return nullptr;
+}
+
+/* ---- queues and copies ---------------------------------------------------------------- */
 
 static void close_queue(exf_queue *q)
 {
@@ -26,7 +73,7 @@ static exf_code open_queue(exf_queue **out, exf_compute compute, exf_err *err)
     if (!q) return exf_fail(err, EXF_NOSPACE, "out of memory for a CUDA queue");
     int device = 0;
     q->products = compute == EXF_COMPUTE_BF16 ? CUBLAS_COMPUTE_32F_FAST_16BF : CUBLAS_COMPUTE_32F;
-    q->cublas = exf_cublas_load(&q->err);
+    q->cublas = cublas_functions(&q->err);
     exf_cuda_note(q, cudaGetDevice(&device), "device");
     exf_cuda_note(q, cudaDeviceGetAttribute(&q->multiprocessors, cudaDevAttrMultiProcessorCount, device), "device");
     if (q->cublas) exf_cuda_note(q, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "stream");
@@ -72,6 +119,140 @@ static void wait_for(exf_queue *q, exf_queue *before)
     cudaEventDestroy(reached); /* once it has been reached */
 }
 
+/* ---- memory -------------------------------------------------------------------------- */
+
+enum : size_t { PAGE = 4096, HUGE_PAGE = 2 << 20 };
+
+static std::mutex guard;
+static std::unordered_map<void *, size_t> held;
+static uint64_t now_held, most_held;
+
+/* Adds an allocation to the list, or frees it if the list has no memory. */
+static exf_code keep_allocation(void *p, size_t bytes, const char *what, exf_err *err)
+{
+    std::lock_guard<std::mutex> lock(guard);
+    try {
+        held[p] = bytes;
+    } catch (const std::bad_alloc &) {
+        cudaFree(p);
+        return exf_fail(err, EXF_NOSPACE, "out of memory for the list of allocations (%s)", what);
+    }
+    now_held += bytes;
+    most_held = now_held > most_held ? now_held : most_held;
+    return EXF_OK;
+}
+
+static exf_code refuse_memory(const char *kind, size_t bytes, const char *what, cudaError_t e, exf_err *err)
+{
+    cudaGetLastError(); /* a refused allocation must not be blamed on the next launch */
+    return exf_fail(err, e == cudaErrorMemoryAllocation ? EXF_NOSPACE : EXF_DEVICE, "%s memory: %.1f MiB for %s: %s", kind,
+                    (double)bytes / 1048576.0, what, cudaGetErrorString(e));
+}
+
+static exf_code alloc_memory(void *out, size_t n, size_t size, const char *what, exf_err *err)
+{
+    void *p = nullptr;
+    memcpy(out, &p, sizeof p);
+    if (size && n > SIZE_MAX / size) return exf_fail(err, EXF_NOSPACE, "size overflow: %zu x %zu for %s", n, size, what);
+    size_t bytes = n * size ? n * size : 1;
+    cudaError_t e = cudaMalloc(&p, bytes);
+    /* A stream of this thread's own: queues do not wait for the default stream, and this does not wait for their copies. */
+    if (e == cudaSuccess) e = cudaMemsetAsync(p, 0, bytes, cudaStreamPerThread);
+    if (e == cudaSuccess) e = cudaStreamSynchronize(cudaStreamPerThread);
+    if (e != cudaSuccess) {
+        cudaFree(p);
+        return refuse_memory("GPU", bytes, what, e, err);
+    }
+    exf_code rc = keep_allocation(p, bytes, what, err);
+    if (rc == EXF_OK) memcpy(out, &p, sizeof p);
+    return rc;
+}
+
+static void free_memory(void *p)
+{
+    if (!p) return;
+    std::lock_guard<std::mutex> lock(guard);
+    auto at = held.find(p);
+    if (at != held.end()) {
+        now_held -= at->second;
+        held.erase(at);
+    }
+    cudaFree(p);
+}
+
+static exf_code pin(void *memory, size_t bytes, const char *what, exf_err *err)
+{
+    cudaError_t e = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
+    return e == cudaSuccess ? EXF_OK : refuse_memory("pinned", bytes, what, e, err);
+}
+
+static void unpin(void *memory)
+{
+    cudaHostUnregister(memory);
+}
+
+static exf_code alloc_staging(void *out, size_t bytes, const char *what, exf_err *err)
+{
+    void *p = nullptr;
+    size_t page = bytes < HUGE_PAGE ? PAGE : HUGE_PAGE, whole = (bytes / page + 1) * page;
+    memcpy(out, &p, sizeof p);
+    if (posix_memalign(&p, page, whole) != 0)
+        return exf_fail(err, EXF_NOSPACE, "pinned memory: %.1f MiB for %s: out of memory", (double)bytes / 1048576.0, what);
+    if (page == HUGE_PAGE) madvise(p, whole, MADV_HUGEPAGE); /* pinning takes time by the page; refused, it takes longer */
+    memset(p, 0, whole);
+    exf_code rc = pin(p, whole, what, err);
+    if (rc == EXF_OK)
+        memcpy(out, &p, sizeof p);
+    else
+        free(p);
+    return rc;
+}
+
+static void free_staging(void *p)
+{
+    if (!p) return;
+    unpin(p);
+    free(p);
+}
+
+static void memory(uint64_t *now, uint64_t *peak)
+{
+    std::lock_guard<std::mutex> lock(guard);
+    *now = now_held;
+    *peak = most_held;
+}
+
+static void memory_reset_peak(void)
+{
+    std::lock_guard<std::mutex> lock(guard);
+    most_held = now_held;
+}
+
+static exf_code memory_left(uint64_t *bytes, exf_err *err)
+{
+    size_t free = 0, total = 0;
+    cudaError_t e = cudaMemGetInfo(&free, &total);
+    *bytes = free;
+    return e == cudaSuccess ? EXF_OK : exf_fail(err, EXF_DEVICE, "GPU memory: %s", cudaGetErrorString(e));
+}
+
+/* ---- the clock ------------------------------------------------------------------------ */
+
+static __global__ void stamp(volatile unsigned long long *ns)
+{
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    *ns = now;
+    __threadfence_system();
+}
+
+static void stamp_time(exf_queue *q, uint64_t *ns)
+{
+    EXF_LAUNCH(q, "stamp", stamp, 1, 1, 0, reinterpret_cast<unsigned long long *>(ns));
+}
+
+/* ---- the table ------------------------------------------------------------------------ */
+
 static const char *device_name(void)
 {
     static char of_wgmma[320], of_mma[320];
@@ -90,15 +271,15 @@ static const exf_gpu_operations gpu = {
     .has_bf16 = exf_has_bf16_products_cuda,
     .choose_tensor_cores = exf_choose_tensor_cores_cuda,
     .warm_up_products = exf_warm_up_products_cuda,
-    .alloc_staging = exf_alloc_staging_cuda,
-    .free_staging = exf_free_staging_cuda,
-    .pin = exf_pin_cuda,
-    .unpin = exf_unpin_cuda,
-    .memory = exf_memory_cuda,
-    .memory_reset_peak = exf_memory_reset_peak_cuda,
-    .memory_left = exf_memory_left_cuda,
+    .alloc_staging = alloc_staging,
+    .free_staging = free_staging,
+    .pin = pin,
+    .unpin = unpin,
+    .memory = memory,
+    .memory_reset_peak = memory_reset_peak,
+    .memory_left = memory_left,
     .wait_for = wait_for,
-    .stamp = exf_stamp_cuda,
+    .stamp = stamp_time,
     .dequantize = exf_dequantize_cuda,
     .check_bf16 = exf_check_bf16_cuda,
     .round_rows = exf_round_rows_cuda,
@@ -155,8 +336,8 @@ static const exf_backend table = {
     .close = close_queue,
     .finish = exf_finish_cuda,
     .device = device_name,
-    .alloc = exf_alloc_cuda,
-    .free = exf_free_cuda,
+    .alloc = alloc_memory,
+    .free = free_memory,
     .upload = upload,
     .download = download,
     .copy = copy,
@@ -209,8 +390,8 @@ extern "C" const exf_backend *exf_backend_cuda(exf_err *err)
     int n = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaSuccess && n > 0) {
-        cudaFuncAttributes code;
-        e = cudaFuncGetAttributes(&code, exf_capability_kernel());
+        cudaFuncAttributes code; /* any kernel's: are there any for this GPU? */
+        e = cudaFuncGetAttributes(&code, (const void *)stamp);
         if (e == cudaSuccess) return &table;
     }
     cudaGetLastError();

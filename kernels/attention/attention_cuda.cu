@@ -9,15 +9,10 @@
 /* Largest head sizes of the wide kernel, which reads keys and values as rows of float16. */
 enum { WIDE_D = 576, WIDE_DV = 512 };
 
-static size_t wide_workspace(const exf_attention_shape *s)
-{
-    return (size_t)s->n_kv * s->n_tokens * (WIDE_D + WIDE_DV) / 2;
-}
-
 size_t exf_attention_workspace_cuda(const exf_attention_shape *s)
 {
     size_t tiles = exf_attention_tiles_workspace(s);
-    return tiles ? tiles : wide_workspace(s);
+    return tiles ? tiles : (size_t)s->n_kv * s->n_tokens * (WIDE_D + WIDE_DV) / 2;
 }
 
 static void attend_wide(exf_queue *q, const exf_causal_view &w, float *workspace)
@@ -32,27 +27,22 @@ static void attend_wide(exf_queue *q, const exf_causal_view &w, float *workspace
                                                                 exf_wide_output(w.out, &s));
 }
 
-/* The kernels on tensor cores know no window, no sink and no chosen tokens. */
-static bool is_plain(const exf_attention_shape *s)
-{
-    return !s->window && !s->sinks && !s->chosen;
-}
-
 void exf_attention_cuda(exf_queue *q, void *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                         float *workspace)
 {
     exf_causal_view w = {out, query, k, v, *s};
+    bool plain = !s->window && !s->sinks && !s->chosen; /* the kernels on tensor cores know none of them */
     if (s->n_tokens == 0 || q->err.code != EXF_OK) return;
     if (s->d > WIDE_D || s->dv > WIDE_DV)
         exf_fail(&q->err, EXF_DEVICE, "CUDA: attention: heads of %d and %d, the kernels go to %d and %d", s->d, s->dv, WIDE_D,
                  WIDE_DV);
     else if (s->rounded_out && !exf_rounds(q))
         exf_fail(&q->err, EXF_INTERNAL, "attention of a float32 queue with a rounded output");
-    else if (is_plain(s) && exf_rounds(q) && exf_uses_wgmma() && exf_attention_tiles_workspace(s))
+    else if (plain && exf_rounds(q) && exf_uses_wgmma() && exf_attention_tiles_workspace(s))
         exf_attention_tiles(q, out, query, k, v, s, workspace);
-    else if (is_plain(s) && exf_rounds(q) && exf_uses_mma() && exf_attention_tiles_workspace(s))
+    else if (plain && exf_rounds(q) && exf_uses_mma() && exf_attention_tiles_workspace(s))
         exf_attention_mma(q, out, query, k, v, s, workspace);
-    else if (is_plain(s) && exf_rounds(q) && exf_uses_wgmma())
+    else if (plain && exf_rounds(q) && exf_uses_wgmma())
         attend_wide(q, w, workspace);
     else
         exf_attention_f32(q, w, s->d, s->dv, s->scale, s->n_tokens, s->n_heads, exf_aligned16(k, s->ldk) && s->d % 4 == 0,
@@ -233,63 +223,41 @@ static __global__ void __launch_bounds__(NORM_THREADS, WHOLE ? 8 : 5)
     }
 }
 
-/* Returns true if heads and tables lie on 16-byte boundaries, and so do the rotated parts and their halves. */
-static bool lies_in_quads(const float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
-{
-    return s->d % 8 == 0 && s->head_dim % 4 == 0 && s->offset % 4 == 0 && exf_aligned16(x, s->ld) && exf_aligned16(cosine, 0) &&
-           exf_aligned16(sine, 0);
-}
-
-static bool norm_fits(const exf_rope_shape *s)
-{
-    return s->normed <= 32 * 4 * NORM_HELD && s->normed % 4 == 0 && s->offset + s->d <= s->normed && exf_aligned16(s->norm, 0) &&
-           (size_t)s->n_tokens * s->n_heads < 0x7fffffff;
-}
-
 template <int GROUP>
 static void launch_norm(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
 {
     unsigned n = (unsigned)s->n_tokens * (unsigned)s->n_heads, blocks = exf_blocks(n, NORM_THREADS / GROUP);
-    bool whole = s->normed == 4 * NORM_HELD * GROUP && s->d == s->normed && !s->interleaved;
-    if (whole)
+    if (s->normed == 4 * NORM_HELD * GROUP && s->d == s->normed && !s->interleaved)
         EXF_LAUNCH(q, "norm_rope", (norm_rope_quads<GROUP, true>), blocks, NORM_THREADS, 0, x, *s, cosine, sine, n);
     else
         EXF_LAUNCH(q, "norm_rope", (norm_rope_quads<GROUP, false>), blocks, NORM_THREADS, 0, x, *s, cosine, sine, n);
 }
 
-static void norm_and_rotate(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
-{
-    if (s->normed <= 8 * 4 * NORM_HELD)
-        launch_norm<8>(q, x, s, cosine, sine);
-    else if (s->normed <= 16 * 4 * NORM_HELD)
-        launch_norm<16>(q, x, s, cosine, sine);
-    else
-        launch_norm<32>(q, x, s, cosine, sine);
-}
-
-/* Norms heads, by one launch where heads of all tokens are as far apart. */
-static void norm_heads(exf_queue *q, float *x, const exf_rope_shape *s)
-{
-    if (s->ld == s->n_heads * s->head_dim) {
-        exf_rmsnorm_cuda(q, x, s->head_dim, x, s->head_dim, s->norm, s->n_tokens * s->n_heads, s->normed, s->eps);
-        return;
-    }
-    for (int h = 0; h < s->n_heads; h++) {
-        float *head = x + (size_t)h * s->head_dim;
-        exf_rmsnorm_cuda(q, head, s->ld, head, s->ld, s->norm, s->n_tokens, s->normed, s->eps);
-    }
-}
-
 void exf_rope_apply_cuda(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
 {
-    size_t total = (size_t)s->n_tokens * s->n_heads * (s->d / 2);
-    bool wide = lies_in_quads(x, s, cosine, sine);
-    if (s->n_tokens == 0 || s->n_heads == 0) return;
-    if (s->normed && wide && norm_fits(s)) {
-        norm_and_rotate(q, x, s, cosine, sine);
+    size_t heads = (size_t)s->n_tokens * s->n_heads, total = heads * (s->d / 2);
+    /* Heads and tables lie on 16-byte boundaries, and so do the rotated parts and their halves. */
+    bool wide = s->d % 8 == 0 && s->head_dim % 4 == 0 && s->offset % 4 == 0 && exf_aligned16(x, s->ld) &&
+                exf_aligned16(cosine, 0) && exf_aligned16(sine, 0);
+    if (heads == 0) return;
+    if (wide && s->normed && s->normed <= 32 * 4 * NORM_HELD && s->normed % 4 == 0 && s->offset + s->d <= s->normed &&
+        exf_aligned16(s->norm, 0) && heads < 0x7fffffff) {
+        if (s->normed <= 8 * 4 * NORM_HELD)
+            launch_norm<8>(q, x, s, cosine, sine);
+        else if (s->normed <= 16 * 4 * NORM_HELD)
+            launch_norm<16>(q, x, s, cosine, sine);
+        else
+            launch_norm<32>(q, x, s, cosine, sine);
         return;
     }
-    if (s->normed) norm_heads(q, x, s);
+    if (s->normed && s->ld == s->n_heads * s->head_dim) { /* heads of all tokens are as far apart */
+        exf_rmsnorm_cuda(q, x, s->head_dim, x, s->head_dim, s->norm, (int)heads, s->normed, s->eps);
+    } else {
+        for (int h = 0; s->normed && h < s->n_heads; h++) {
+            float *head = x + (size_t)h * s->head_dim;
+            exf_rmsnorm_cuda(q, head, s->ld, head, s->ld, s->norm, s->n_tokens, s->normed, s->eps);
+        }
+    }
     if (total == 0) return;
     if (wide && total / 4 < 0x7fffffff)
         EXF_LAUNCH(q, "rope", rope_quads, exf_blocks(total / 4, 256), 256, 0, x, *s, reinterpret_cast<const float4 *>(cosine),

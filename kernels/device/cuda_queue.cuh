@@ -1,5 +1,4 @@
-/* cuda_queue.cuh - the queue of the CUDA backend: a CUDA stream, a cuBLAS handle and the first failure; and the GPU's
- * memory, counted.
+/* cuda_queue.cuh - the queue of the CUDA backend: a CUDA stream, a cuBLAS handle and the first failure.
  *
  * Every launch and call is checked; after a failure the queue launches nothing until exf_finish_cuda() has returned it. */
 #ifndef EXF_KERNELS_CUDA_QUEUE_CUH
@@ -25,8 +24,6 @@ struct exf_cublas {
                                    long long b_step, const void *beta, void *c, cudaDataType, int ldc, long long c_step, int count,
                                    cublasComputeType_t, cublasGemmAlgo_t); /* cublasGemmStridedBatchedEx */
 };
-/* NULL and a reason in err if it cannot be loaded. */
-const exf_cublas *exf_cublas_load(exf_err *err);
 
 struct exf_queue {
     const exf_cublas *cublas;
@@ -73,16 +70,4 @@ static inline bool exf_aligned16(const void *p, int ld)
             exf_cuda_note((q), cudaGetLastError(), (name));                      \
         }                                                                        \
     } while (0)
-
-/* ---- memory and the clock: members of the same names in backend.h say what each function does ---- */
-exf_code exf_alloc_cuda(void *out, size_t n, size_t size, const char *what, exf_err *err);
-void exf_free_cuda(void *p);
-exf_code exf_alloc_staging_cuda(void *out, size_t bytes, const char *what, exf_err *err);
-void exf_free_staging_cuda(void *p);
-exf_code exf_pin_cuda(void *memory, size_t bytes, const char *what, exf_err *err);
-void exf_unpin_cuda(void *memory);
-void exf_memory_cuda(uint64_t *now, uint64_t *peak);
-void exf_memory_reset_peak_cuda(void);
-exf_code exf_memory_left_cuda(uint64_t *bytes, exf_err *err);
-void exf_stamp_cuda(exf_queue *q, uint64_t *ns);
 #endif

@@ -17,18 +17,15 @@ static __global__ void __launch_bounds__(MOST_THREADS) probe(int *x)
     if (x) *x = 1;
 }
 
-static int ask_for_code(void)
-{
-    cudaFuncAttributes a;
-    int threads = cudaFuncGetAttributes(&a, (const void *)probe) == cudaSuccess ? a.maxThreadsPerBlock : 0;
-    cudaGetLastError();
-    return threads;
-}
-
 /* Returns THREADS_HOPPER, THREADS_MMA or less. */
 static int loaded_code(void)
 {
-    static const int code = ask_for_code();
+    static const int code = [] {
+        cudaFuncAttributes a;
+        int threads = cudaFuncGetAttributes(&a, (const void *)probe) == cudaSuccess ? a.maxThreadsPerBlock : 0;
+        cudaGetLastError();
+        return threads;
+    }();
     return code;
 }
 

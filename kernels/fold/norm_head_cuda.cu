@@ -120,13 +120,6 @@ static __device__ __forceinline__ void write_norm(const head_tokens &s, const ex
         atomicMin(reinterpret_cast<unsigned long long *>(c.bad), (unsigned long long)(c.row + (unsigned long long)t));
 }
 
-/* Returns the bytes of shared memory that arrays of head_tokens take. */
-static size_t tokens_bytes(int q, int top_k)
-{
-    size_t slots = PREDICT_TOKENS * (size_t)top_k;
-    return (PREDICT_TOKENS * (size_t)q + slots) * sizeof(double) + slots * sizeof(int32_t);
-}
-
 static __global__ void __launch_bounds__(PREDICT_THREADS) predict(exf_norm_head_call c, const float *products)
 {
     extern __shared__ double numbers[];
@@ -152,18 +145,6 @@ static __global__ void __launch_bounds__(PREDICT_THREADS) predict(exf_norm_head_
 
 /* ---- calls ------------------------------------------------------------------------------------------ */
 
-static void predict_some(exf_queue *q, const exf_norm_head_call &c, float *products)
-{
-    int n = c.n_tokens, h = c.d_model, d = c.directions;
-    if (c.split)
-        exf_gemm_xwt_cuda(q, products, 2 * d, exf_bf16(static_cast<const uint16_t *>(c.x)), 2 * h, exf_bf16(c.rows), 2 * h, n,
-                             2 * d, 2 * h, 1, 0);
-    else
-        exf_gemm_xw_cuda(q, products, d, static_cast<const float *>(c.x), h, c.basis, d, n, d, h, 1, 0);
-    EXF_LAUNCH(q, "predict norms", predict, exf_blocks((size_t)n, PREDICT_TOKENS), PREDICT_THREADS, tokens_bytes(d, c.top_k), c,
-               products);
-}
-
 /* Tokens of a product at most: a fixed number, since a matrix library's sums depend on the rows of a product. */
 enum { TOKENS_AT_ONCE = 16384 };
 static_assert((size_t)TOKENS_AT_ONCE * 2 * EXF_NORM_HEAD_MOST * sizeof(float) <= EXF_BUFFER_BYTES, "products fit the buffer");
@@ -171,6 +152,9 @@ static_assert((size_t)TOKENS_AT_ONCE * 2 * EXF_NORM_HEAD_MOST * sizeof(float) <=
 void exf_predict_norms_cuda(exf_queue *q, const exf_norm_head_call *c)
 {
     float *products = reinterpret_cast<float *>(exf_queue_buffer(q));
+    int h = c->d_model, d = c->directions;
+    size_t slots = PREDICT_TOKENS * (size_t)c->top_k; /* and what the arrays of head_tokens take: */
+    size_t bytes = (PREDICT_TOKENS * (size_t)d + slots) * sizeof(double) + slots * sizeof(int32_t);
     for (size_t at = 0, n; products && at < (size_t)c->n_tokens; at += n) {
         size_t k = at * (size_t)c->top_k;
         exf_norm_head_call some = *c;
@@ -184,6 +168,11 @@ void exf_predict_norms_cuda(exf_queue *q, const exf_norm_head_call *c)
         some.norms += k;
         some.routed += k;
         some.row += at;
-        predict_some(q, some, products);
+        if (c->split)
+            exf_gemm_xwt_cuda(q, products, 2 * d, exf_bf16(static_cast<const uint16_t *>(some.x)), 2 * h, exf_bf16(c->rows), 2 * h,
+                              (int)n, 2 * d, 2 * h, 1, 0);
+        else
+            exf_gemm_xw_cuda(q, products, d, static_cast<const float *>(some.x), h, c->basis, d, (int)n, d, h, 1, 0);
+        EXF_LAUNCH(q, "predict norms", predict, exf_blocks(n, PREDICT_TOKENS), PREDICT_THREADS, bytes, some, products);
     }
 }

@@ -207,21 +207,15 @@ static exf_fold_status fold_steps(exf_queue *q, const exf_fold_routes *io, const
     return exf_fold_decode_batches_cuda(&widest, &b, n, &c->tables, &c->options, q->stream);
 }
 
-/* Returns the step after the last of a tile that begins at step `at`: at least one, since a tile has room for the widest. */
-static size_t end_of_tile(const exf_route_steps *s, size_t at, size_t tile)
-{
-    size_t end = at;
-    while (end < s->n_steps && end - at < MOST_STEPS && s->first_on_host[end + 1] - s->first_on_host[at] <= tile) end++;
-    return end;
-}
-
 exf_fold_status exf_step_routes_cuda(exf_queue *q, const exf_run_routes *r, const exf_steps_call *c)
 {
     const exf_route_steps *s = &c->steps;
     size_t tile = exf_route_tile(r->n_tokens, s->widest, c->form == EXF_STEPS_BY_ROUTER ? c->tables.n_experts : 0);
     for (size_t at = 0, end; at < s->n_steps && q->err.code == EXF_OK; at = end) {
-        end = end_of_tile(s, at, tile);
-        size_t first = s->first_on_host[at], rows = s->first_on_host[end] - first;
+        size_t first = s->first_on_host[at];
+        end = at; /* the steps of a tile: at least one, since a tile has room for the widest */
+        while (end < s->n_steps && end - at < MOST_STEPS && s->first_on_host[end + 1] - first <= tile) end++;
+        size_t rows = s->first_on_host[end] - first;
         exf_fold_routes io = room_for(c->workspace, tile, r->top_k, rows);
         float *norms = r->norms ? (float *)io.weights + tile * (size_t)r->top_k : NULL;
         if (!rows) continue;

@@ -238,12 +238,6 @@ struct extent {
     unsigned groups; /* blocks of a row */
 };
 
-static extent extent_of(const exf_device_coded_rows *c)
-{
-    return {(unsigned)c->rows, (unsigned)c->cols, (unsigned)c->block_rows, (unsigned)c->block_cols,
-            c->block_cols ? (unsigned)((c->cols + c->block_cols - 1) / c->block_cols) : 0};
-}
-
 static __device__ inline float scale_at(const exf_device_coded_rows &c, const extent &n, unsigned row, unsigned col)
 {
     return with_factor(c, stored_scale(c, row / n.block_rows * n.groups + col / n.block_cols));
@@ -375,7 +369,8 @@ template <class T> static void unpack(exf_queue *q, T *to, const exf_device_code
     size_t n = c->rows * c->cols, alignment = c->coding == EXF_DEVICE_CODED_FP8 ? 16 : 8;
     bool sixteens = c->coding != EXF_DEVICE_CODED_PLAIN && c->cols % UNPACKED == 0 && c->block_cols % UNPACKED == 0 &&
                     (uintptr_t)to % 16 == 0 && (uintptr_t)c->codes % alignment == 0;
-    extent e = extent_of(c);
+    extent e = {(unsigned)c->rows, (unsigned)c->cols, (unsigned)c->block_rows, (unsigned)c->block_cols,
+                c->block_cols ? (unsigned)((c->cols + c->block_cols - 1) / c->block_cols) : 0};
     if (n == 0 || q->err.code != EXF_OK) return;
     if (n > INT_MAX)
         exf_fail(&q->err, EXF_INTERNAL, "unpack: %zu elements in one call", n);

@@ -13,22 +13,6 @@ static int chunks_of(int n_slots)
     return (n_slots + EXF_BUCKET_CHUNK - 1) / EXF_BUCKET_CHUNK;
 }
 
-static size_t bucket_ints(int n_slots, int n_experts)
-{
-    return 2 * ((size_t)n_experts + 1) + (size_t)n_slots + (size_t)chunks_of(n_slots) * (size_t)n_experts;
-}
-
-/* Carves the arrays from memory of bucket_ints() integers. */
-static exf_buckets carve_buckets(int32_t *memory, int n_slots, int n_experts)
-{
-    exf_buckets b;
-    b.first = memory;
-    b.tile = b.first + n_experts + 1;
-    b.slot = b.tile + n_experts + 1;
-    b.counts = b.slot + n_slots;
-    return b;
-}
-
 /* Returns the number within the call of the expert with this id, or -1. */
 static __device__ int expert_of(int32_t id, int first, int n_experts)
 {
@@ -110,18 +94,6 @@ static __global__ void place_slots(exf_buckets b, const int32_t *ids, int n_slot
     }
 }
 
-/* Sorts the slots of the n_experts experts from `first` on; slots of others are in no bucket. */
-static void sort_slots(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts, int first)
-{
-    int chunks = chunks_of(n_slots);
-    size_t bytes = (size_t)n_experts * sizeof(int32_t);
-    if (n_slots == 0) return;
-    EXF_LAUNCH(q, "bucket: count", count_slots, chunks, 256, bytes, b->counts, ids, n_slots, n_experts, first);
-    EXF_LAUNCH(q, "bucket: total", total_slots, exf_blocks((size_t)n_experts, 32), 32, 0, *b, chunks, n_experts);
-    EXF_LAUNCH(q, "bucket: scan", scan_both, 1, 64, 0, *b, n_experts);
-    EXF_LAUNCH(q, "bucket: place", place_slots, chunks, 32, bytes, *b, ids, n_slots, n_experts, first);
-}
-
 /* ---- the operation ---------------------------------------------------------------------------- */
 
 /* Limits: experts whose bounds fit into shared memory, and slots that an int can count. */
@@ -143,12 +115,6 @@ static bool fits_tensor_cores(const exf_expert_shape *s)
     return exf_uses_tensor_cores(0) && s->d_model % 8 == 0 && s->d_expert % 8 == 0 && s->n_experts <= EXF_TENSOR_CORE_EXPERTS;
 }
 
-/* Returns true if matrices have no biases and the SwiGLU is the plain one, which kernels on tensor cores know alone. */
-static bool is_plain(const exf_expert_matrices *m, const exf_expert_shape *s)
-{
-    return !m->gate_bias && !m->up_bias && !m->down_bias && s->slope == 0 && !s->gelu;
-}
-
 /* Bytes of the workspace's parts: split float32 inputs, results of the SwiGLU, buckets. */
 typedef struct {
     size_t x, act, buckets;
@@ -157,10 +123,11 @@ typedef struct {
 static parts parts_of(const exf_expert_shape *s, exf_number x)
 {
     size_t rows = rows_of(s), inputs = (size_t)s->n_tokens * (size_t)s->d_model, act = rows * (size_t)s->d_expert;
+    size_t experts = (size_t)s->n_experts, buckets = 2 * (experts + 1) + rows + (size_t)chunks_of((int)rows) * experts;
     bool split = x == EXF_NUMBER_F32 && fits_tensor_cores(s);
     return {align_256(split ? 2 * EXF_SPLIT_TERMS * inputs : 0),
             align_256(act * (split ? 2 * EXF_SPLIT_TERMS : exf_number_bytes(x))),
-            align_256(4 * bucket_ints((int)rows, s->n_experts))};
+            align_256(4 * buckets)};
 }
 
 size_t exf_experts_workspace_cuda(const exf_expert_shape *s, exf_number x)
@@ -180,13 +147,8 @@ static __global__ void clear_unused(uint16_t *out, const int32_t *ids, size_t n_
     }
 }
 
-static void *output_of(exf_matrix outputs)
-{
-    return const_cast<void *>(outputs.p);
-}
-
-static void use_tensor_cores(exf_queue *q, exf_matrix outputs, exf_matrix x, const exf_expert_matrices *m,
-                             const exf_expert_shape *s, char *workspace, const parts *p, const exf_buckets *b)
+static void use_tensor_cores(exf_queue *q, void *out, exf_matrix x, const exf_expert_matrices *m, const exf_expert_shape *s,
+                             char *workspace, const parts *p, const exf_buckets *b)
 {
     uint16_t *terms = reinterpret_cast<uint16_t *>(workspace), *act = reinterpret_cast<uint16_t *>(workspace + p->x);
     int planes = x.number == EXF_NUMBER_F32 ? EXF_SPLIT_TERMS : 1;
@@ -198,37 +160,44 @@ static void use_tensor_cores(exf_queue *q, exf_matrix outputs, exf_matrix x, con
     }
     if (exf_uses_wgmma()) {
         exf_grouped_swiglu_cuda(q, act, in, planes, m, b, s);
-        exf_grouped_down_cuda(q, output_of(outputs), act, planes, m, b, s);
+        exf_grouped_down_cuda(q, out, act, planes, m, b, s);
     } else {
         exf_grouped_swiglu_mma_cuda(q, act, in, planes, m, b, s);
-        exf_grouped_down_mma_cuda(q, output_of(outputs), act, planes, m, b, s);
+        exf_grouped_down_mma_cuda(q, out, act, planes, m, b, s);
     }
-}
-
-static bool check_call(exf_queue *q, exf_matrix outputs, exf_matrix x, const exf_expert_matrices *m, const exf_expert_shape *s)
-{
-    if (q->err.code != EXF_OK) return false;
-    if (outputs.number != x.number || m->up.number != m->gate.number || m->down.number != m->gate.number)
-        exf_fail(&q->err, EXF_INTERNAL, "experts: matrices of different numbers, or outputs of another than x");
-    else if (s->n_experts > MOST_EXPERTS || rows_of(s) >= MOST_SLOTS)
-        exf_fail(&q->err, EXF_INTERNAL, "experts: %d experts and %zu slots in one call", s->n_experts, rows_of(s));
-    return q->err.code == EXF_OK;
 }
 
 void exf_experts_cuda(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
                       const exf_expert_shape *s, void *workspace)
 {
     size_t rows = rows_of(s), width = (size_t)s->d_model * exf_number_bytes(outputs.number) / 2;
+    size_t tallies = (size_t)s->n_experts * sizeof(int32_t);
+    int n_slots = (int)rows, chunks = chunks_of(n_slots);
     char *memory = static_cast<char *>(workspace);
+    void *out = const_cast<void *>(outputs.p);
     parts p = parts_of(s, x.number);
-    exf_buckets b = carve_buckets(reinterpret_cast<int32_t *>(memory + p.x + p.act), (int)rows, s->n_experts);
-    if (rows == 0 || !check_call(q, outputs, x, m, s)) return;
-    sort_slots(q, &b, ids, (int)rows, s->n_experts, s->first);
+    exf_buckets b;
+    b.first = reinterpret_cast<int32_t *>(memory + p.x + p.act);
+    b.tile = b.first + s->n_experts + 1;
+    b.slot = b.tile + s->n_experts + 1;
+    b.counts = b.slot + n_slots;
+    if (rows == 0 || q->err.code != EXF_OK) return;
+    if (outputs.number != x.number || m->up.number != m->gate.number || m->down.number != m->gate.number)
+        exf_fail(&q->err, EXF_INTERNAL, "experts: matrices of different numbers, or outputs of another than x");
+    else if (s->n_experts > MOST_EXPERTS || rows >= MOST_SLOTS)
+        exf_fail(&q->err, EXF_INTERNAL, "experts: %d experts and %zu slots in one call", s->n_experts, rows);
+    if (q->err.code != EXF_OK) return;
+    EXF_LAUNCH(q, "bucket: count", count_slots, chunks, 256, tallies, b.counts, ids, n_slots, s->n_experts, s->first);
+    EXF_LAUNCH(q, "bucket: total", total_slots, exf_blocks((size_t)s->n_experts, 32), 32, 0, b, chunks, s->n_experts);
+    EXF_LAUNCH(q, "bucket: scan", scan_both, 1, 64, 0, b, s->n_experts);
+    EXF_LAUNCH(q, "bucket: place", place_slots, chunks, 32, tallies, b, ids, n_slots, s->n_experts, s->first);
     if (!s->keep)
-        EXF_LAUNCH(q, "experts: clear", clear_unused, exf_blocks(rows, 256), 256, 0,
-                   static_cast<uint16_t *>(output_of(outputs)), ids, rows, width);
-    if (m->gate.number == EXF_NUMBER_BF16 && fits_tensor_cores(s) && is_plain(m, s)) {
-        use_tensor_cores(q, outputs, x, m, s, memory, &p, &b);
+        EXF_LAUNCH(q, "experts: clear", clear_unused, exf_blocks(rows, 256), 256, 0, static_cast<uint16_t *>(out), ids, rows,
+                   width);
+    /* Kernels on tensor cores know no biases and the plain SwiGLU alone. */
+    if (m->gate.number == EXF_NUMBER_BF16 && fits_tensor_cores(s) && !m->gate_bias && !m->up_bias && !m->down_bias &&
+        s->slope == 0 && !s->gelu) {
+        use_tensor_cores(q, out, x, m, s, memory, &p, &b);
     } else {
         exf_grouped_swiglu_any_cuda(q, memory + p.x, x, m, &b, s);
         exf_grouped_down_any_cuda(q, outputs, memory + p.x, m, &b, s);

@@ -106,29 +106,24 @@ static __global__ void delta_rule(float *out, const float *query, const float *k
     }
 }
 
-static void run_in_halves(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
-                      const float *beta, const exf_delta_shape *s, float *workspace)
-{
-    exf_delta_halves p = exf_delta_halves_at(workspace, out, decay, beta, s);
-    size_t t = (size_t)s->n_tokens;
-    exf_round(q, p.rows.q, query, s->ldq, s->n_tokens, s->key_dim, p.dk, s->n_key_heads, t);
-    exf_round(q, p.rows.k, k, s->ldk, s->n_tokens, s->key_dim, p.dk, s->n_key_heads, t);
-    exf_round(q, p.rows.v, v, s->ldv, s->n_tokens, s->value_dim, p.width, s->n_value_heads, t);
-    exf_delta_halves_run(q, p);
-}
-
 void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
                          const float *beta, const exf_delta_shape *s, float *workspace)
 {
     int threads = s->value_dim < 32 ? 32 : s->value_dim > 1024 ? 1024 : (s->value_dim + 31) / 32 * 32;
     if (s->n_tokens == 0) return;
-    if (exf_rounds(q) && runs_in_chunks(s, true))
-        run_in_halves(q, out, query, k, v, decay, beta, s, workspace);
-    else if (!exf_rounds(q) && runs_in_chunks(s, false))
+    if (exf_rounds(q) && runs_in_chunks(s, true)) {
+        exf_delta_halves p = exf_delta_halves_at(workspace, out, decay, beta, s);
+        size_t t = (size_t)s->n_tokens;
+        exf_round(q, p.rows.q, query, s->ldq, s->n_tokens, s->key_dim, p.dk, s->n_key_heads, t);
+        exf_round(q, p.rows.k, k, s->ldk, s->n_tokens, s->key_dim, p.dk, s->n_key_heads, t);
+        exf_round(q, p.rows.v, v, s->ldv, s->n_tokens, s->value_dim, p.width, s->n_value_heads, t);
+        exf_delta_halves_run(q, p);
+    } else if (!exf_rounds(q) && runs_in_chunks(s, false)) {
         exf_delta_chunks(q, out, query, k, v, decay, beta, s, workspace);
-    else
+    } else {
         EXF_LAUNCH(q, "delta_rule", delta_rule, s->n_value_heads, threads, 2 * (size_t)s->key_dim * sizeof(float), out, query, k, v,
                    decay, beta, *s, workspace);
+    }
 }
 
 static int qkv_channels(const exf_delta_shape *s)

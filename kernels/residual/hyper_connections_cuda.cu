@@ -220,20 +220,16 @@ static __global__ void gather(float *u, const float *mixing, int ld, const float
     }
 }
 
-/* The most that a launch of mix_tokens is allowed: of any shape, since other threads may launch another at the same time. */
-static int most_mix_bytes(void)
-{
-    size_t most = (size_t)mix_bytes((2 + EXF_HYPER_STREAMS_MAX) * EXF_HYPER_STREAMS_MAX), here = exf_most_shared_bytes();
-    return (int)(most < here ? most : here);
-}
-
 /* mixing [T, n_mix]: pre, and with n_mix > S post and C; u [T, H] from pre.  mixing NULL: only u is wanted, and n_mix is S. */
 static void mix_and_gather(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s, int n_mix)
 {
     int bytes = mix_bytes(n_mix), ld = mixing ? n_mix : s->width;
     if (!mixing) mixing = u;
     if (q->err.code != EXF_OK || s->n_tokens == 0) return;
-    exf_cuda_note(q, cudaFuncSetAttribute(mix_tokens, cudaFuncAttributeMaxDynamicSharedMemorySize, most_mix_bytes()), "streams");
+    /* Allowed is what any shape takes, since other threads may launch another at the same time. */
+    size_t most = (size_t)mix_bytes((2 + EXF_HYPER_STREAMS_MAX) * EXF_HYPER_STREAMS_MAX), here = exf_most_shared_bytes();
+    most = most < here ? most : here;
+    exf_cuda_note(q, cudaFuncSetAttribute(mix_tokens, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)most), "streams");
     EXF_LAUNCH(q, "streams", mix_tokens, (s->n_tokens + TOKENS - 1) / TOKENS, MIX_THREADS, bytes, mixing, ld, x, *s, n_mix);
     EXF_LAUNCH(q, "streams", gather, s->n_tokens, 256, 0, u, mixing, ld, x, s->streams, s->width / 4);
 }

@@ -80,8 +80,6 @@ exf_code exf_first_not_finite_cuda(exf_queue *q, const float *x, size_t n, int64
 void exf_watch_finite_cuda(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
 /* out [n, streams, width] = row tokens[t] of table [vocab, width], in every stream. */
 void exf_embed_cuda(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
-/* A kernel of this build: asking for its attributes tells whether the GPU has code that it can run. */
-const void *exf_capability_kernel(void);
 
 /* Rounding is to nearest, ties to even.  out [n_rows, n] (rows ldo apart) = x [n_rows, n] (rows ldx apart). */
 void exf_round_rows_cuda(exf_queue *q, uint16_t *out, int ldo, const float *x, int ldx, int n_rows, int n);

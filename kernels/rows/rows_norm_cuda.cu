@@ -84,11 +84,6 @@ void exf_layernorm_cuda(exf_queue *q, float *y, const float *w, const float *bia
     if (n_rows > 0) EXF_LAUNCH(q, "layernorm", layernorm, n_rows, n <= 128 ? 32 : THREADS, 0, y, w, bias, n, eps);
 }
 
-const void *exf_capability_kernel(void)
-{
-    return (const void *)rmsnorm;
-}
-
 /* ---- rmsnorm, rounded ---------------------------------------------------------------------- */
 
 /* A block per row of 4 n floats, QUADS of them a thread in registers: x is read once.  The
