@@ -168,19 +168,6 @@ static __device__ __forceinline__ void rotate_anywhere(float4 (&a)[NORM_HELD], c
     }
 }
 
-/* The same where the halves of a whole head are rotated, 8 GROUP floats each: partners lie in one lane. */
-static __device__ __forceinline__ void rotate_whole(float4 (&a)[NORM_HELD], const turn (&t)[NORM_HELD])
-{
-#pragma unroll
-    for (int k = 0; k < NORM_HELD / 2; k++) {
-        float4 &b = a[k + NORM_HELD / 2];
-        rotate(a[k].x, b.x, t[k].c.x, -t[k].s.x);
-        rotate(a[k].y, b.y, t[k].c.y, -t[k].s.y);
-        rotate(a[k].z, b.z, t[k].c.z, -t[k].s.z);
-        rotate(a[k].w, b.w, t[k].c.w, -t[k].s.w);
-    }
-}
-
 /* Norms and rotates heads of at most 16 GROUP floats, GROUP lanes each; n_all heads.  All arrays are aligned to 16 bytes, and so
  * are their parts. */
 template <int GROUP, bool WHOLE>
@@ -212,10 +199,15 @@ static __global__ void __launch_bounds__(NORM_THREADS, WHOLE ? 8 : 5)
         float4 b = s.norm && i < n ? weight[i] : make_float4(1, 1, 1, 1);
         a[k] = make_float4(b.x * (a[k].x * scale), b.y * (a[k].y * scale), b.z * (a[k].z * scale), b.w * (a[k].w * scale));
     }
-    if (WHOLE)
-        rotate_whole(a, t);
-    else
-        rotate_anywhere<GROUP>(a, t, rows + threadIdx.x / GROUP * (GROUP * NORM_HELD), lane, s);
+    if (!WHOLE) rotate_anywhere<GROUP>(a, t, rows + threadIdx.x / GROUP * (GROUP * NORM_HELD), lane, s);
+#pragma unroll
+    for (int k = 0; WHOLE && k < NORM_HELD / 2; k++) { /* halves of 8 GROUP floats each: partners lie in one lane */
+        float4 &b = a[k + NORM_HELD / 2];
+        rotate(a[k].x, b.x, t[k].c.x, -t[k].s.x);
+        rotate(a[k].y, b.y, t[k].c.y, -t[k].s.y);
+        rotate(a[k].z, b.z, t[k].c.z, -t[k].s.z);
+        rotate(a[k].w, b.w, t[k].c.w, -t[k].s.w);
+    }
 #pragma unroll
     for (int k = 0; k < NORM_HELD; k++) {
         int i = lane + GROUP * k;

@@ -29,18 +29,6 @@ static __device__ inline float *products_of(const exf_correction_call &c)
 
 /* ---- targets --------------------------------------------------------------------------- */
 
-static __device__ inline int32_t key_of(const exf_fold_lane &s, const exf_correction_tables &t, exf_fold_rank by)
-{
-    if (s.id < 0) return EXF_FOLD_NO_RANK;
-    return exf_fold_rank_key(by, s.w, by == EXF_FOLD_BY_SCORE ? 0.0f : __ldg(t.norms + s.id));
-}
-
-/* Returns 1 if the lanes' token has omitted routes. */
-static __device__ inline bool was_rewritten(const exf_correction_call &c, int token, int kept, int n)
-{
-    return kept < n && (!c.prefill || c.prefill[token]) && c.topk_ids[(size_t)token * c.top_k + kept] < 0;
-}
-
 static __device__ inline addition addition_of(const exf_correction_tables &t, const exf_fold_lane &s, int to, int target)
 {
     addition a = {-1, 0, -1, 0, 0};
@@ -66,9 +54,12 @@ static __global__ void __launch_bounds__(THREADS) plan_tokens(exf_correction_tab
                           c.n_tokens,
                           c.top_k};
     exf_fold_lane s = exf_fold_read_lane<LANES>(in, token, t.n_experts);
-    exf_fold_permute<LANES>(&s, key_of(s, t, c.by));
+    int32_t key = s.id < 0 ? EXF_FOLD_NO_RANK
+                           : exf_fold_rank_key(c.by, s.w, c.by == EXF_FOLD_BY_SCORE ? 0.0f : __ldg(t.norms + s.id));
+    exf_fold_permute<LANES>(&s, key);
     int n = __popc(exf_fold_vote<LANES>(s.id >= 0)), kept = min(n, c.keep);
-    bool omitted = token < c.n_tokens && was_rewritten(c, token, kept, n) && s.lane >= kept && s.lane < n;
+    bool omitted = token < c.n_tokens && kept < n && (!c.prefill || c.prefill[token]) &&
+                   c.topk_ids[(size_t)token * c.top_k + kept] < 0 && s.lane >= kept && s.lane < n;
 #pragma unroll 1
     for (int i = 0; i < LANES; i++) {
         int other = __shfl_sync(EXF_FOLD_WARP, s.id, i, LANES);
@@ -136,35 +127,6 @@ static __device__ inline void add_scaled(float (&y)[STEP], const float (&v)[STEP
     for (int i = 0; i < STEP; i++) y[i] = exf_addf(y[i], exf_mulf(by, v[i]));
 }
 
-static __device__ inline void add_diagonal(float (&y)[STEP], const float *d, const float (&v)[STEP], float w, int column, int h)
-{
-    float x[STEP];
-    exf_load_step(x, d, column, h);
-#pragma unroll
-    for (int i = 0; i < STEP; i++) y[i] = exf_addf(y[i], exf_mulf(w, exf_mulf(x[i], v[i])));
-}
-
-static __device__ inline void add_lowrank(float (&y)[STEP], const float *m, const float *z, float w, int rank, int column, int h)
-{
-#pragma unroll 4
-    for (int k = 0; k < rank; k++) {
-        float x[STEP];
-        exf_load_step(x, m + (size_t)k * h, column, h);
-        add_scaled(y, x, exf_mulf(w, z[k]));
-    }
-}
-
-static __device__ inline void store(float *to, const float (&y)[STEP], int column, int h)
-{
-    if (h % 4 == 0 && column + STEP <= h) {
-        exf_store8(to + column, y);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < STEP; i++)
-        if (column + i < h) to[column + i] = y[i];
-}
-
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
     add_omitted(float *routed, const T *outputs, exf_correction_tables t, exf_correction_call c)
@@ -187,11 +149,31 @@ static __global__ void __launch_bounds__(THREADS)
         if (column >= h) continue;
         exf_load_step(v, outputs + (first + to) * h, column, h);
         if (scalar) add_scaled(y, v, by);
-        if (row >= 0 && t.diagonal) add_diagonal(y, t.diagonal + (size_t)row * h, v, w, column, h);
-        if (row >= 0 && t.rank)
-            add_lowrank(y, t.c + (size_t)row * t.rank * h, products_of(c) + (first + to) * t.rank, w, t.rank, column, h);
+        if (row >= 0 && t.diagonal) {
+            float x[STEP];
+            exf_load_step(x, t.diagonal + (size_t)row * h, column, h);
+#pragma unroll
+            for (int i = 0; i < STEP; i++) y[i] = exf_addf(y[i], exf_mulf(w, exf_mulf(x[i], v[i])));
+        }
+        if (row >= 0 && t.rank) {
+            const float *m = t.c + (size_t)row * t.rank * h, *z = products_of(c) + (first + to) * t.rank;
+#pragma unroll 4
+            for (int k = 0; k < t.rank; k++) {
+                float x[STEP];
+                exf_load_step(x, m + (size_t)k * h, column, h);
+                add_scaled(y, x, exf_mulf(w, z[k]));
+            }
+        }
     }
-    if (column < h) store(routed + (size_t)token * h, y, column, h);
+    if (column >= h) return;
+    float *own = routed + (size_t)token * h;
+    if (h % 4 == 0 && column + STEP <= h) {
+        exf_store8(own + column, y);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < STEP; i++)
+        if (column + i < h) own[column + i] = y[i];
 }
 
 template <class T> static void launch(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c)

@@ -45,15 +45,6 @@ struct head_tokens {
     int32_t *ids;        /* [tokens, K]; -1 in tokens after the last */
 };
 
-/* Returns ||x||^2 of token t, whose x is float32. */
-static __device__ __forceinline__ double square_of(const exf_norm_head_call &c, size_t t, int lane)
-{
-    const float *x = static_cast<const float *>(c.x) + t * c.d_model;
-    double sum = 0;
-    for (int i = lane; i < c.d_model; i += 32) sum += (double)x[i] * (double)x[i];
-    return exf_warp_sum(sum);
-}
-
 /* Reads V'x and ||x|| of token t, by one warp. */
 static __device__ __forceinline__ void read_products(double *projected, double *norm, const exf_norm_head_call &c,
                                                      const float *products, size_t t, int lane)
@@ -61,7 +52,14 @@ static __device__ __forceinline__ void read_products(double *projected, double *
     int q = c.directions;
     const float *row = products + t * q * (c.split ? 2 : 1);
     for (int r = lane; r < q; r += 32) projected[r] = (double)__ldg(row + r) + (c.split ? (double)__ldg(row + q + r) : 0);
-    double square = c.split ? (double)__ldg(c.squares + t) : square_of(c, t, lane);
+    double square = 0;
+    if (c.split) {
+        square = (double)__ldg(c.squares + t);
+    } else {
+        const float *x = static_cast<const float *>(c.x) + t * c.d_model;
+        for (int i = lane; i < c.d_model; i += 32) square += (double)x[i] * (double)x[i];
+        square = exf_warp_sum(square);
+    }
     if (lane == 0) *norm = sqrt(square);
 }
 

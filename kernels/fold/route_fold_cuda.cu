@@ -63,15 +63,6 @@ static __device__ void rank_row(ranked_row *r, const int32_t *ids, const float *
     }
 }
 
-/* Returns what the kept weights are multiplied by: sums in order of rank. */
-static __device__ float factor_of(const ranked_row &r, int kept, int renorms)
-{
-    float all = 0, rest = 0;
-    for (int i = 0; i < r.n; i++) all = exf_addf(all, r.w[i]);
-    for (int i = 0; i < kept; i++) rest = exf_addf(rest, r.w[i]);
-    return renorms && rest > 0 ? exf_divf(all, rest) : 1.0f;
-}
-
 /* Keeps routes of a row in each thread. */
 static __global__ void __launch_bounds__(THREADS) keep_routes(const exf_run_routes routes, const exf_prefill_call c)
 {
@@ -81,7 +72,13 @@ static __global__ void __launch_bounds__(THREADS) keep_routes(const exf_run_rout
     rank_row(&r, routes.ids + at, routes.weights + at, routes.norms ? routes.norms + at : nullptr, routes.top_k, c.tables,
              c.options.rank);
     int above = c.form == EXF_PREFILL_ABOVE, kept = min(r.n, c.keep);
-    float factor = above ? 1.0f : factor_of(r, kept, c.renorms);
+    float factor = 1; /* of the kept weights, from sums in order of rank */
+    if (!above) {
+        float sum = 0, rest = 0;
+        for (int i = 0; i < r.n; i++) sum = exf_addf(sum, r.w[i]);
+        for (int i = 0; i < kept; i++) rest = exf_addf(rest, r.w[i]);
+        factor = c.renorms && rest > 0 ? exf_divf(sum, rest) : 1.0f;
+    }
     double all = 0;
     for (int i = 0; above && i < r.n; i++) all = exf_addd(all, (double)r.w[i]);
     for (int i = 0; i < routes.top_k; i++) {
@@ -89,13 +86,6 @@ static __global__ void __launch_bounds__(THREADS) keep_routes(const exf_run_rout
         routes.ids[at + (size_t)i] = runs ? r.id[i] : -1;
         routes.weights[at + (size_t)i] = runs ? exf_mulf(r.w[i], factor) : 0.0f;
     }
-}
-
-static exf_fold_status fold_tile(exf_queue *q, const exf_fold_routes *in, const exf_fold_routes *out, const exf_prefill_call *c)
-{
-    if (c->form == EXF_PREFILL_BY_BUDGET) return exf_fold_prefill_budget_cuda(in, out, NULL, &c->tables, &c->budget, q->stream);
-    if (c->form == EXF_PREFILL_JOINED) return exf_fold_prefill_joint_cuda(in, out, &c->tables, &c->options, q->stream);
-    return exf_fold_prefill_cuda(in, out, &c->tables, &c->options, q->stream);
 }
 
 exf_fold_status exf_prefill_routes_cuda(exf_queue *q, const exf_run_routes *r, const exf_prefill_call *c)
@@ -115,7 +105,10 @@ exf_fold_status exf_prefill_routes_cuda(exf_queue *q, const exf_run_routes *r, c
         in.norms = r->norms ? r->norms + at * k : NULL;
         in.rows = (int)rows;
         in.width = r->top_k;
-        exf_fold_status status = fold_tile(q, &in, &out, c);
+        exf_fold_status status =
+            c->form == EXF_PREFILL_BY_BUDGET ? exf_fold_prefill_budget_cuda(&in, &out, NULL, &c->tables, &c->budget, q->stream)
+            : c->form == EXF_PREFILL_JOINED  ? exf_fold_prefill_joint_cuda(&in, &out, &c->tables, &c->options, q->stream)
+                                             : exf_fold_prefill_cuda(&in, &out, &c->tables, &c->options, q->stream);
         if (status != EXF_FOLD_OK) return status; /* the arguments are refused at the first tile or at none */
         EXF_LAUNCH(q, "put back routes", put_back, exf_blocks(rows * k, THREADS), THREADS, 0, r->ids + at * k, r->weights + at * k,
                    out, c->prefill ? c->prefill + at : NULL);
@@ -147,17 +140,6 @@ static __global__ void __launch_bounds__(THREADS)
     if (norms) norms[slot] = norm_of(of, row[i], (int)(slot % (unsigned)to.width));
 }
 
-/* Returns the factor that gives a row's weights w the sum of `before`, sums in order of slots. */
-static __device__ float renormalisation(const float *w, const float *before, const int32_t *ids, int k)
-{
-    float all = 0, kept = 0;
-    for (int i = 0; i < k; i++) {
-        all = exf_addf(all, ids[i] >= 0 ? before[i] : 0.0f);
-        kept = exf_addf(kept, ids[i] >= 0 ? w[i] : 0.0f);
-    }
-    return kept > 0 ? exf_divf(all, kept) : 1.0f;
-}
-
 /* Puts row i of `from` back to row row[i] of the run. */
 static __global__ void __launch_bounds__(THREADS)
     scatter(int32_t *ids, float *weights, const exf_fold_routes from, const size_t *row, int drops, int renorms)
@@ -170,7 +152,14 @@ static __global__ void __launch_bounds__(THREADS)
     int32_t *to_id = ids + row[i] * (size_t)k;
     for (int s = 0; drops && s < k; s++)
         if (id[s] != to_id[s]) w[s] = 0;
-    if (renorms) factor = renormalisation(w, to, id, k);
+    if (renorms) { /* w gets the sum of the row's weights, sums in order of slots */
+        float all = 0, kept = 0;
+        for (int s = 0; s < k; s++) {
+            all = exf_addf(all, id[s] >= 0 ? to[s] : 0.0f);
+            kept = exf_addf(kept, id[s] >= 0 ? w[s] : 0.0f);
+        }
+        factor = kept > 0 ? exf_divf(all, kept) : 1.0f;
+    }
     for (int s = 0; s < k; s++) {
         to_id[s] = id[s];
         to[s] = renorms ? exf_mulf(w[s], factor) : w[s];

@@ -205,31 +205,16 @@ static __device__ inline float of_e4m3(unsigned code)
     return __half2float(__half(h));
 }
 
-static __device__ inline float2 of_two_e4m3(unsigned codes)
-{
-    return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3)));
-}
-
-static __device__ inline float of_e8m0(unsigned b)
-{
-    return __uint_as_float(b == 255 ? 0x7fc00000u : b == 0 ? 0x00400000u : b << 23);
-}
-
 static __device__ inline float stored_scale(const exf_device_coded_rows &c, unsigned at)
 {
-    if (c.scale_dtype == EXF_DT_F8_E8M0) return of_e8m0(static_cast<const uint8_t *>(c.scales)[at]);
+    if (c.scale_dtype == EXF_DT_F8_E8M0) {
+        unsigned b = static_cast<const uint8_t *>(c.scales)[at];
+        return __uint_as_float(b == 255 ? 0x7fc00000u : b == 0 ? 0x00400000u : b << 23);
+    }
     if (c.scale_dtype == EXF_DT_F8_E4M3) return of_e4m3(static_cast<const uint8_t *>(c.scales)[at]);
     if (c.scale_dtype == EXF_DT_BF16) return exf_widen(static_cast<const uint16_t *>(c.scales)[at]);
     if (c.scale_dtype == EXF_DT_F16) return __half2float(static_cast<const __half *>(c.scales)[at]);
     return static_cast<const float *>(c.scales)[at];
-}
-
-/* Rounded as on the CPU: __fmul_rn() and __fdiv_rn() whatever the compiler's options are. */
-static __device__ inline float with_factor(const exf_device_coded_rows &c, float scale)
-{
-    if (!c.factor) return scale;
-    float factor = *static_cast<const float *>(c.factor);
-    return c.divides ? __fdiv_rn(scale, factor) : __fmul_rn(scale, factor);
 }
 
 /* The numbers of a call's rows, columns and blocks, whose products are below 2^31. */
@@ -238,21 +223,23 @@ struct extent {
     unsigned groups; /* blocks of a row */
 };
 
+/* Rounded as on the CPU: __fmul_rn() and __fdiv_rn() whatever the compiler's options are. */
 static __device__ inline float scale_at(const exf_device_coded_rows &c, const extent &n, unsigned row, unsigned col)
 {
-    return with_factor(c, stored_scale(c, row / n.block_rows * n.groups + col / n.block_cols));
-}
-
-static __device__ inline float plain_at(const exf_device_coded_rows &c, unsigned i)
-{
-    if (c.dtype == EXF_DT_BF16) return exf_widen(static_cast<const uint16_t *>(c.codes)[i]);
-    if (c.dtype == EXF_DT_F16) return __half2float(static_cast<const __half *>(c.codes)[i]);
-    return static_cast<const float *>(c.codes)[i];
+    float scale = stored_scale(c, row / n.block_rows * n.groups + col / n.block_cols);
+    if (!c.factor) return scale;
+    float factor = *static_cast<const float *>(c.factor);
+    return c.divides ? __fdiv_rn(scale, factor) : __fmul_rn(scale, factor);
 }
 
 static __device__ inline float value_at(const exf_device_coded_rows &c, const extent &n, unsigned i)
 {
-    if (c.coding == EXF_DEVICE_CODED_PLAIN) return plain_at(c, i) + c.add;
+    if (c.coding == EXF_DEVICE_CODED_PLAIN) {
+        float v = c.dtype == EXF_DT_BF16  ? exf_widen(static_cast<const uint16_t *>(c.codes)[i])
+                  : c.dtype == EXF_DT_F16 ? __half2float(static_cast<const __half *>(c.codes)[i])
+                                          : static_cast<const float *>(c.codes)[i];
+        return v + c.add;
+    }
     unsigned row = i / n.cols, col = i - row * n.cols;
     float scale = scale_at(c, n, row, col);
     if (c.coding == EXF_DEVICE_CODED_FP8) return of_e4m3(static_cast<const uint8_t *>(c.codes)[i]) * scale;
@@ -282,7 +269,8 @@ template <class T> static __global__ void unpack_sixteens(T *to, exf_device_code
         unsigned u[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
         for (int k = 0; k < UNPACKED; k += 2) {
-            float2 two = of_two_e4m3(u[k / 4] >> 8 * (k & 2) & 0xffff);
+            __nv_fp8x2_storage_t codes2 = (__nv_fp8x2_storage_t)(u[k / 4] >> 8 * (k & 2) & 0xffff);
+            float2 two = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes2, __NV_E4M3)));
             v[k / 8][k % 8] = two.x * scale;
             v[k / 8][k % 8 + 1] = two.y * scale;
         }

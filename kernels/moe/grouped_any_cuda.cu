@@ -46,12 +46,6 @@ template <class X, class W> static __device__ tile_place find_place(const any_wo
     return {low, w.first[low] + local % tiles * ROWS, w.first[low + 1], local / tiles * columns};
 }
 
-template <class X, class W> static __device__ __forceinline__ float activated(const any_work<X, W> &w, float gate, float up)
-{
-    if (w.gelu) return exf_geglu(gate, up);
-    return w.slope != 0 ? exf_swiglu_scaled(gate, up, w.limit, w.slope, w.shift) : exf_swiglu(gate, up, w.limit);
-}
-
 /* Loads a thread's elements of COUNT rows; 16 threads share a row and have one element each; 0 after the inner axis. */
 template <int COUNT, class T>
 static __device__ inline void load_elements(float (&v)[COUNT], const T *from, const int (&row)[COUNT], int k, int depth)
@@ -114,32 +108,13 @@ static __device__ inline void store_tile(const any_work<X, W> &w, const tile_pla
             int other = SWIGLU ? column : column + COLUMNS;
             float a = sum[0][i][j] + (bias[0] && column < w.width ? bias[0][column] : 0),
                   b = sum[1][i][j] + (bias[1] && other < w.width ? bias[1][other] : 0);
-            if (SWIGLU) a = activated(w, a, b);
+            if (SWIGLU)
+                a = w.gelu         ? exf_geglu(a, b)
+                    : w.slope != 0 ? exf_swiglu_scaled(a, b, w.limit, w.slope, w.shift)
+                                   : exf_swiglu(a, b, w.limit);
             if (column < w.width) exf_set_element(out + column, a);
             if (!SWIGLU && other < w.width) exf_set_element(out + other, b);
         }
-    }
-}
-
-/* Rows of x and of each half's matrix from which a thread loads.  Rows after the last are the last
- * again; their results are not stored. */
-typedef struct {
-    int x[8], w[2][4];
-} tile_rows;
-
-template <bool SWIGLU, class X, class W>
-static __device__ inline void find_rows(tile_rows *r, const any_work<X, W> &w, const tile_place &p)
-{
-    int lane = threadIdx.x / DEPTH;
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        int row = min(p.row + lane + 16 * j, p.end - 1);
-        r->x[j] = SWIGLU ? w.slot[row] / w.top_k : row;
-    }
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        r->w[0][j] = min(p.column + lane + 16 * j, w.width - 1);
-        r->w[1][j] = SWIGLU ? r->w[0][j] : min(p.column + COLUMNS + lane + 16 * j, w.width - 1);
     }
 }
 
@@ -149,13 +124,24 @@ template <bool SWIGLU, class X, class W> static __device__ inline void run_tile(
     size_t matrix = (size_t)p.e * w.width * w.depth;
     const W *of[2] = {w.w[0] + matrix, w.w[1] + matrix};
     float sum[2][8][4] = {}, next_x[8], next_w[2][4];
-    tile_rows r;
-    find_rows<SWIGLU>(&r, w, p);
+    /* Rows of x and of each half's matrix from which the thread loads.  Rows after the last are the last again; their results are
+     * not stored. */
+    int x_row[8], w_row[2][4], lane = threadIdx.x / DEPTH;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        int row = min(p.row + lane + 16 * j, p.end - 1);
+        x_row[j] = SWIGLU ? w.slot[row] / w.top_k : row;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        w_row[0][j] = min(p.column + lane + 16 * j, w.width - 1);
+        w_row[1][j] = SWIGLU ? w_row[0][j] : min(p.column + COLUMNS + lane + 16 * j, w.width - 1);
+    }
     for (int k = -DEPTH; k < w.depth; k += DEPTH) {
         if (k + DEPTH < w.depth) {
-            load_elements(next_x, w.x, r.x, k + DEPTH, w.depth);
-            load_elements(next_w[0], of[0], r.w[0], k + DEPTH, w.depth);
-            load_elements(next_w[1], of[1], r.w[1], k + DEPTH, w.depth);
+            load_elements(next_x, w.x, x_row, k + DEPTH, w.depth);
+            load_elements(next_w[0], of[0], w_row[0], k + DEPTH, w.depth);
+            load_elements(next_w[1], of[1], w_row[1], k + DEPTH, w.depth);
         }
         if (k >= 0) {
             multiply(sum[0], xs, ws[0]);

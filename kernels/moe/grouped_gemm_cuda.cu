@@ -78,18 +78,6 @@ static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, 
     }
 }
 
-/* Finds the addresses from which this thread loads its 16 bytes of rows i / 8 + 16 j; eight threads
- * share a row of 128 bytes.  Rows after the expert's last are the last again; their results are not
- * stored. */
-static __device__ inline void find_rows(const uint16_t *(&from)[8], const work &w, const place &p, int i)
-{
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        int row = min(p.row + i / 8 + 16 * j, p.end - 1);
-        from[j] = w.x + (size_t)(w.slot[row] / w.top_k) * w.depth + i % 8 * 8;
-    }
-}
-
 /* Fills the ring on a warpgroup: all threads load their 16 bytes of eight tokens' rows (cp.async), thread 0 the expert's
  * matrices (tensor copies).  A thread signals a step's rows LAG steps later, when they have arrived, so that it always has
  * loads of LAG more steps on their way:
@@ -114,7 +102,13 @@ static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1,
     uint32_t mine = exf_panel_at(i / 8, i % 8);
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
         exf_find_place(&p, first, tile, at, w.column_tiles);
-        find_rows(from, w, p, i);
+        /* The thread has 16 bytes of rows i / 8 + 16 j; eight threads share a row of 128 bytes.  Rows after the expert's last are
+         * the last again; their results are not stored. */
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            int row = min(p.row + i / 8 + 16 * j, p.end - 1);
+            from[j] = w.x + (size_t)(w.slot[row] / w.top_k) * w.depth + i % 8 * 8;
+        }
         for (exf_walk s = exf_walk_of(PLANES); exf_walk_goes_on(s); exf_walk_step(&s, DEPTH, w.depth), advance(&t)) {
             uint32_t a = ring + t.stage * STAGE_BYTES, b = a + A_BYTES, arrived = full + 8 * t.stage;
             int k = s.k;

@@ -1,5 +1,5 @@
 /* moe_router_cpu.c - the router; see moe.h. */
-#include "kernels/moe/moe.h"
+#include "kernels/moe/route_weights.h"
 
 #include <float.h>
 #include <math.h>
@@ -71,45 +71,6 @@ static void choose_experts(int32_t *ids, const double *score, double *choice, do
     }
 }
 
-/* Returns how often slots [k, K) name slot k's expert; 0 if it is one of the n routes already. */
-static int times_named(const int32_t *ids, int n, int k, int top_k)
-{
-    int32_t id = ids[k];
-    int times = 0;
-    for (int i = 0; i < n; i++)
-        if (ids[i] == id) return 0;
-    for (int i = k; i < top_k; i++) times += ids[i] == id;
-    return times;
-}
-
-/* Computes the weights of the chosen, and sorts all slots by falling weight (stable). */
-static void weigh_routes(int32_t *ids, float *weights, const double *score, const exf_router_rules *r)
-{
-    double sum = 0;
-    int n = 0; /* routes so far: ids [n] by falling weight; from k on they are as they were chosen */
-    for (int k = 0; k < r->top_k; k++) sum += score[ids[k]];
-    for (int k = 0; k < r->top_k; k++) {
-        int32_t id = ids[k];
-        int times = r->table ? times_named(ids, n, k, r->top_k) : 1;
-        if (times == 0) continue;
-        double w = score[id] * r->scaling;
-        if (r->renormalise) w = score[id] / (sum + r->epsilon) * r->scaling;
-        w *= times;
-        if (r->expert_scale) w *= (double)r->expert_scale[id];
-        int at = n++;
-        for (; at > 0 && (float)w > weights[at - 1]; at--) {
-            ids[at] = ids[at - 1];
-            weights[at] = weights[at - 1];
-        }
-        ids[at] = id;
-        weights[at] = (float)w;
-    }
-    for (; n < r->top_k; n++) {
-        ids[n] = -1;
-        weights[n] = 0;
-    }
-}
-
 void exf_router_cpu(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
                     const exf_router_rules *r, double *scratch)
 {
@@ -122,6 +83,6 @@ void exf_router_cpu(exf_queue *q, int32_t *ids, float *weights, const float *log
             for (int k = 0; k < r->top_k; k++) chosen[k] = (int32_t)r->table[(size_t)tokens[t] * (size_t)r->top_k + (size_t)k];
         else
             choose_experts(chosen, score, choice, group, r);
-        weigh_routes(chosen, weights + (size_t)t * (size_t)r->top_k, score, r);
+        exf_weigh_routes(chosen, weights + (size_t)t * (size_t)r->top_k, score, r);
     }
 }

@@ -6,7 +6,7 @@
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_rows.cuh"
 #include "kernels/device/hopper.cuh"
-#include "kernels/moe/moe.h"
+#include "kernels/moe/route_weights.h"
 
 #include <cfloat>
 
@@ -103,45 +103,6 @@ static __device__ void choose_experts(int32_t *ids, const double *score, double 
     }
 }
 
-/* Returns how often slots [k, K) name slot k's expert; 0 if it is one of the n routes already. */
-static __device__ int times_named(const int32_t *ids, int n, int k, int top_k)
-{
-    int32_t id = ids[k];
-    int times = 0;
-    for (int i = 0; i < n; i++)
-        if (ids[i] == id) return 0;
-    for (int i = k; i < top_k; i++) times += ids[i] == id;
-    return times;
-}
-
-/* Computes the weights of the chosen on lane 0, and sorts the slots by falling weight (stable). */
-static __device__ void weigh_routes(int32_t *ids, float *weights, const double *score, const exf_router_rules &r)
-{
-    double sum = 0;
-    int n = 0; /* routes so far: ids [n] by falling weight; from k on they are as they were chosen */
-    for (int k = 0; k < r.top_k; k++) sum += score[ids[k]];
-    for (int k = 0; k < r.top_k; k++) {
-        int32_t id = ids[k];
-        int times = r.table ? times_named(ids, n, k, r.top_k) : 1;
-        if (times == 0) continue;
-        double w = score[id] * r.scaling;
-        if (r.renormalise) w = score[id] / (sum + r.epsilon) * r.scaling;
-        w *= times;
-        if (r.expert_scale) w *= (double)r.expert_scale[id];
-        int at = n++;
-        for (; at > 0 && (float)w > weights[at - 1]; at--) {
-            ids[at] = ids[at - 1];
-            weights[at] = weights[at - 1];
-        }
-        ids[at] = id;
-        weights[at] = (float)w;
-    }
-    for (; n < r.top_k; n++) {
-        ids[n] = -1;
-        weights[n] = 0;
-    }
-}
-
 static __global__ void route(int32_t *ids, float *weights, const float *logits, const int32_t *tokens, exf_router_rules r)
 {
     extern __shared__ double space[]; /* scores, choices, groups: 3 E */
@@ -157,7 +118,7 @@ static __global__ void route(int32_t *ids, float *weights, const float *logits, 
     } else {
         choose_experts(ids, score, choice, group, r, lane);
     }
-    if (lane == 0) weigh_routes(ids, weights + t * r.top_k, score, r);
+    if (lane == 0) exf_weigh_routes(ids, weights + t * r.top_k, score, &r);
 }
 
 void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,

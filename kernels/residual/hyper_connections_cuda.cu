@@ -53,11 +53,6 @@ struct sums {
     }
 };
 
-static __device__ __forceinline__ float norm2(float4 a)
-{
-    return (a.x * a.x + a.y * a.y) + (a.z * a.z + a.w * a.w);
-}
-
 /* d += 16 columns of the rows of x times those of three rows of fn. */
 static __device__ __forceinline__ void step(float (&d)[STRIPS][3][4], const float4 (&a)[STRIPS][2], const float4 (&f)[3])
 {
@@ -96,8 +91,8 @@ static __device__ __forceinline__ void add_columns(sums &s, const float4 *const 
         float4 a[STRIPS][2], f[3] = {fn[0][i], fn[1][i], fn[2][i]};
 #pragma unroll
         for (int m = 0; m < 2 * STRIPS; m++) {
-            a[m / 2][m % 2] = row[m / 2][m % 2][i];
-            square[m / 2][m % 2] += norm2(a[m / 2][m % 2]);
+            float4 v = a[m / 2][m % 2] = row[m / 2][m % 2][i];
+            square[m / 2][m % 2] += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
         }
         step(d, a, f);
     }
@@ -134,16 +129,6 @@ static __device__ void normalise_line(double *c, const exf_hyper_shape &s, int p
     for (int k = 0; k < S; k++) c[at + k * step] = c[at + k * step] * sum + (pass ? 0 : s.eps);
 }
 
-/* Every token's C, S threads a token. */
-static __device__ void sinkhorn_together(double *mix, int n_mix, const exf_hyper_shape &s)
-{
-    int S = s.streams;
-    for (int pass = 0; pass < 2 * max(s.iterations, 1); pass++) {
-        for (int i = threadIdx.x; i < TOKENS * S; i += MIX_THREADS) normalise_line(mix + i / S * n_mix + 2 * S, s, pass, i % S);
-        __syncthreads();
-    }
-}
-
 /* Dot products to coefficients, all of the block's tokens. */
 static __device__ void coefficients_together(double *mix, int n_mix, const exf_hyper_shape &s)
 {
@@ -154,7 +139,11 @@ static __device__ void coefficients_together(double *mix, int n_mix, const exf_h
         mix[i] = kind == 0 ? sigmoid(z) + s.eps : kind == 1 ? 2 * sigmoid(z) : z;
     }
     __syncthreads();
-    if (n_mix > S) sinkhorn_together(mix, n_mix, s);
+    if (n_mix <= S) return;
+    for (int pass = 0; pass < 2 * max(s.iterations, 1); pass++) { /* every token's C, S threads a token */
+        for (int i = threadIdx.x; i < TOKENS * S; i += MIX_THREADS) normalise_line(mix + i / S * n_mix + 2 * S, s, pass, i % S);
+        __syncthreads();
+    }
 }
 #endif
 
@@ -246,31 +235,26 @@ static __device__ void normalise(double *c, int n, int line, int step, double ep
     }
 }
 
-/* Sinkhorn by one thread: n is 4 in every released model. */
-static __device__ void sinkhorn(double *c, int n, int iterations, double eps)
-{
-    for (int j = 0; j < n; j++) {
-        double top = c[j * n], sum = 0;
-        for (int k = 1; k < n; k++) top = fmax(top, c[j * n + k]);
-        for (int k = 0; k < n; k++) sum += c[j * n + k] = exp(c[j * n + k] - top);
-        for (int k = 0; k < n; k++) c[j * n + k] = c[j * n + k] / sum + eps;
-    }
-    normalise(c, n, 1, n, eps);
-    for (int i = 1; i < iterations; i++) {
-        normalise(c, n, n, 1, eps);
-        normalise(c, n, 1, n, eps);
-    }
-}
-
-/* mix[0..n) becomes pre, and with n > S post and C. */
+/* mix[0..n) becomes pre, and with n > S post and C, by one thread: S is 4 in every released model. */
 static __device__ void coefficients(double *mix, int n, const exf_hyper_shape &s)
 {
     int S = s.streams;
+    double *c = mix + 2 * S;
     for (int j = 0; j < S; j++) mix[j] = sigmoid(mix[j] * (double)s.scale[0] + (double)s.base[j]) + s.eps;
     if (n == S) return;
     for (int j = S; j < 2 * S; j++) mix[j] = 2 * sigmoid(mix[j] * (double)s.scale[1] + (double)s.base[j]);
     for (int j = 2 * S; j < n; j++) mix[j] = mix[j] * (double)s.scale[2] + (double)s.base[j];
-    sinkhorn(mix + 2 * S, S, s.iterations, s.eps);
+    for (int j = 0; j < S; j++) {
+        double top = c[j * S], sum = 0;
+        for (int k = 1; k < S; k++) top = fmax(top, c[j * S + k]);
+        for (int k = 0; k < S; k++) sum += c[j * S + k] = exp(c[j * S + k] - top);
+        for (int k = 0; k < S; k++) c[j * S + k] = c[j * S + k] / sum + s.eps;
+    }
+    normalise(c, S, 1, S, s.eps);
+    for (int i = 1; i < s.iterations; i++) {
+        normalise(c, S, S, 1, s.eps);
+        normalise(c, S, 1, S, s.eps);
+    }
 }
 
 /* The sum of the streams, by all threads of a block. */
