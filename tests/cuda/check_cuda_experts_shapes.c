@@ -94,7 +94,7 @@ static const boundary of_buckets[] = {
     {"moe/moe_internal.cuh", "EXF_BUCKET_CHUNK", SLOTS, 1024},
     {"moe/moe_experts_cuda.cu", "AT_ONCE", SLOTS, 16 * 1024}, /* chunks of which loads are on their way */
     {"moe/moe_experts_cuda.cu", "at <= n; at += 32", OF, 32},
-    {"moe/moe_experts_cuda.cu", "chunks, 256, bytes", OF, 256},
+    {"moe/moe_experts_cuda.cu", "chunks, 256, tallies", OF, 256},
     {"moe/moe_internal.cuh", "EXF_TENSOR_CORE_EXPERTS", OF, 4096},
     {"moe/moe_experts_cuda.cu", "MOST_EXPERTS", OF, 12288},
     {"moe/moe_experts_cuda.cu", "expert_of", IDS, 1},

@@ -80,10 +80,10 @@ enum { BYTES, AT, DIMENSIONS };
 static const dimension dimensions[] = {{"bytes", 1, 5 << 20}, {"at", 0, 1}};
 
 static const boundary boundaries[] = {
-    {"device/cuda_queue.cu", "PAGE", BYTES, 4096},
-    {"device/cuda_queue.cu", "PAGE", BYTES, 2 * 4096},
-    {"device/cuda_queue.cu", "HUGE_PAGE", BYTES, 2 << 20},
-    {"device/cuda_queue.cu", "HUGE_PAGE", BYTES, 4 << 20},
+    {"backend_cuda.cu", "PAGE", BYTES, 4096},
+    {"backend_cuda.cu", "PAGE", BYTES, 2 * 4096},
+    {"backend_cuda.cu", "HUGE_PAGE", BYTES, 2 << 20},
+    {"backend_cuda.cu", "HUGE_PAGE", BYTES, 4 << 20},
 };
 
 static pairwise cases;

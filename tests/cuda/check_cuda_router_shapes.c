@@ -25,7 +25,7 @@ static const boundary boundaries[] = {
     {"moe/moe_router_cuda.cu", "EXF_ROUTER_SOFTMAX", SCORE, 1},
     {"moe/moe_router_cuda.cu", "r.bias ?", CHOICE, 1},
     {"moe/moe_router_cuda.cu", "r.table", CHOICE, 2},
-    {"moe/moe_router_cuda.cu", "r.expert_scale", CHOICE, 0},
+    {"moe/route_weights.h", "r->expert_scale", CHOICE, 0},
 };
 
 /* K experts exist, and a model has no more than 4096. */
