@@ -8,22 +8,17 @@
 
 /* ---- opening and closing ------------------------------------------------- */
 
-/* Overrules an environment that asks libhdf5 for locks, to which access_list() would give way: libhdf5 takes them by flock(), by
- * which we know a temporary that is in use (base/file_temporary.c), so that it would find our own. */
-static void refuse_locks(void)
-{
-    static const char name[] = "HDF5_USE_FILE_LOCKING"; /* read when libhdf5 starts */
-    if (getenv(name)) setenv(name, "FALSE", 1);
-}
-
 static exf_code new_handle(exf_h5 **out, const char *path, exf_err *err)
 {
+    static const char locking[] = "HDF5_USE_FILE_LOCKING"; /* read when libhdf5 starts */
     static int once;
     exf_h5 *h = NULL;
     exf_code rc;
     *out = NULL;
     EXF_TRY(exf_mem_reserve("libhdf5", err));
-    if (!once) refuse_locks();
+    /* Overrules an environment that asks libhdf5 for locks, to which access_list() would give way: libhdf5 takes them by flock(),
+     * by which we know a temporary that is in use (base/file_temporary.c), so that it would find our own. */
+    if (!once && getenv(locking)) setenv(locking, "FALSE", 1);
     if (!once) H5dont_atexit(); /* which would print */
     once = 1;
     exf_h5i_quiet();
@@ -67,15 +62,6 @@ static void make_lists(exf_h5 *h)
     H5Pset_fill_time(l->dataset, H5D_FILL_TIME_NEVER); /* what nobody writes is a hole of the file */
 }
 
-static void close_lists(exf_h5i_lists *l)
-{
-    if (!l->made) return;
-    H5Pclose(l->link);
-    H5Pclose(l->dataset);
-    H5Pclose(l->attr);
-    H5Sclose(l->scalar);
-}
-
 /* Makes the structure of a file that is written, or opens that which it has. */
 static exf_code open_structure(exf_h5 *h, int makes, exf_err *err)
 {
@@ -116,7 +102,8 @@ exf_code exf_h5_create(exf_h5 **out, const char *target, int force, const char *
     EXF_TRY(temporary ? exf_output_file_begin_at(&h->out, target, force, temporary, 0, err)
                       : exf_output_file_begin(&h->out, target, force, err));
     EXF_TRY(open_structure(h, 1, err));
-    EXF_TRY(exf_h5i_begin_made(h, err));
+    exf_worker_open(&h->hashing); /* from now on what is made is noted */
+    EXF_TRY(exf_h5i_note_made(h, "/", 1, NULL, err));
     *out = h;
     return EXF_OK;
 out:
@@ -176,7 +163,12 @@ void exf_h5_close(exf_h5 *h)
     exf_h5i_end_made(h);
     exf_h5i_drop_kept(h);
     if (h->file >= 0 && h->broken == EXF_OK) H5Fclose(h->file);
-    close_lists(&h->lists);
+    if (h->lists.made) {
+        H5Pclose(h->lists.link);
+        H5Pclose(h->lists.dataset);
+        H5Pclose(h->lists.attr);
+        H5Sclose(h->lists.scalar);
+    }
     exf_output_file_abort(h->out);
     exf_file_close(h->in);
     for (size_t i = 0; i < h->n_rows; i++) exf_mem_free(h->rows[i].path);

@@ -1,15 +1,11 @@
-/* h5_data.c - datasets: where their elements lie as bytes of the file, with their checksums, and large ones, whose pieces are
- * written, read and hashed at once; makes, writes and reads them, whole or row by row; see h5.h. */
+/* h5_data.c - datasets: finds where their elements lie, makes, writes and reads them, whole or row by row; see h5.h. */
 #include "format/h5_internal.h"
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/parallel.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 /* ---- where they lie -------------------------------------------------------------- */
 
@@ -43,18 +39,6 @@ static const char *find_foreign_layout(hid_t dataset)
     return why;
 }
 
-static int read_dtype(hid_t dataset, exf_dtype *out)
-{
-    hid_t type = H5Dget_type(dataset);
-    int known = 0;
-    for (int t = 0; t < EXF_DT_COUNT && type >= 0 && !known; t++) {
-        *out = (exf_dtype)t;
-        known = type_of(*out) >= 0 && H5Tequal(type, type_of(*out)) > 0;
-    }
-    if (type >= 0) H5Tclose(type);
-    return known;
-}
-
 /* Returns the first axis that is negative or makes more elements than memory could hold; -1: none. */
 static int bad_axis(const exf_tensor *t)
 {
@@ -66,19 +50,6 @@ static int bad_axis(const exf_tensor *t)
     return -1;
 }
 
-/* Reads rank and shape; 0 if there is no shape, or one that no memory could hold. */
-static int read_shape(hid_t dataset, exf_tensor *t)
-{
-    hid_t space = H5Dget_space(dataset);
-    hsize_t dims[H5S_MAX_RANK];
-    H5S_class_t kind = space < 0 ? H5S_NO_CLASS : H5Sget_simple_extent_type(space);
-    t->rank = kind == H5S_SIMPLE || kind == H5S_SCALAR ? H5Sget_simple_extent_dims(space, dims, NULL) : -1;
-    if (space >= 0) H5Sclose(space);
-    if (t->rank < 0 || t->rank > EXF_MAX_RANK) return 0;
-    for (int i = 0; i < t->rank; i++) t->shape[i] = dims[i] > INT64_MAX ? -1 : (int64_t)dims[i];
-    return bad_axis(t) < 0;
-}
-
 /* Finds where the elements of an open object, which must be a dataset, are: all of them, plain, in one piece, within the file. */
 static exf_code find_place(exf_h5 *h, const char *path, hid_t object, exf_h5i_rows *r, exf_err *err)
 {
@@ -87,10 +58,23 @@ static exf_code find_place(exf_h5 *h, const char *path, hid_t object, exf_h5i_ro
         return exf_fail(err, exf_h5i_blame(h), "%s: %s is a group, expected a dataset", h->path, path);
     const char *why = find_foreign_layout(object);
     if (why) return exf_fail(err, exf_h5i_blame(h), "%s: %s %s: not one of ours", h->path, path, why);
-    if (!read_dtype(object, &r->shape.dtype))
+    hid_t type = H5Dget_type(object), space = H5Dget_space(object);
+    int known = 0;
+    for (int t = 0; t < EXF_DT_COUNT && type >= 0 && !known; t++) {
+        r->shape.dtype = (exf_dtype)t;
+        known = type_of(r->shape.dtype) >= 0 && H5Tequal(type, type_of(r->shape.dtype)) > 0;
+    }
+    hsize_t dims[H5S_MAX_RANK];
+    H5S_class_t kind = space < 0 ? H5S_NO_CLASS : H5Sget_simple_extent_type(space);
+    int rank = kind == H5S_SIMPLE || kind == H5S_SCALAR ? H5Sget_simple_extent_dims(space, dims, NULL) : -1;
+    if (type >= 0) H5Tclose(type);
+    if (space >= 0) H5Sclose(space);
+    if (!known)
         return exf_fail(err, exf_h5i_blame(h),
                         "%s: %s has elements that are none of U8 I8 I32 I64 U64 F32 F64, little endian", h->path, path);
-    if (!read_shape(object, &r->shape))
+    r->shape.rank = rank >= 0 && rank <= EXF_MAX_RANK ? rank : 0;
+    for (int i = 0; i < r->shape.rank; i++) r->shape.shape[i] = dims[i] > INT64_MAX ? -1 : (int64_t)dims[i];
+    if (r->shape.rank != rank || bad_axis(&r->shape) >= 0)
         return exf_fail(err, exf_h5i_blame(h),
                         "%s: %s has no shape, more than %d axes, or more elements than fit", h->path, path, EXF_MAX_RANK);
     r->bytes = exf_tensor_bytes(&r->shape);
@@ -103,180 +87,6 @@ static exf_code find_place(exf_h5 *h, const char *path, hid_t object, exf_h5i_ro
                         (unsigned long long)(at == HADDR_UNDEF || at > size ? 0 : has < size - at ? has : size - at));
     r->at = at;
     return EXF_OK;
-}
-
-/* ---- checksums -------------------------------------------------------------- */
-
-/* Returns the remainder of a CRC register after n more bytes of zeros. */
-static uint32_t shift_crc(uint32_t crc, uint64_t n)
-{
-    return (uint32_t)crc32_combine(crc, 0, (z_off_t)n);
-}
-
-/* CRC-32 of n bytes of zeros; of bytes that have `crc` and of n more, which may be none. */
-static uint32_t crc_of_zeros(uint64_t n)
-{
-    return ~shift_crc(UINT32_MAX, n);
-}
-
-static uint32_t crc_of(const void *bytes, size_t n)
-{
-    return (uint32_t)crc32_z(0, bytes, n);
-}
-
-/* CRC-32 of n bytes of zeros; of bytes that have `crc` and of n more, which may be none. */
-static uint32_t add_to_crc(uint32_t crc, const void *bytes, size_t n)
-{
-    return n ? (uint32_t)crc32_z(crc, bytes, n) : crc; /* NULL would start anew */
-}
-
-/* Writes and reads the checksum of an open dataset. */
-static exf_code put_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t crc, exf_err *err)
-{
-    char hex[9];
-    snprintf(hex, sizeof hex, "%08x", (unsigned)crc);
-    exf_code rc = exf_h5i_put_text(h, dataset, path, EXF_H5_CHECKSUM, hex, err);
-    if (rc == EXF_OK) exf_h5i_note_checksum(h, path, crc);
-    return rc;
-}
-
-/* Writes and reads the checksum of an open dataset. */
-static exf_code get_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t *crc, exf_err *err)
-{
-    char *text = NULL;
-    exf_code rc = exf_h5i_get_text(h, dataset, path, EXF_H5_CHECKSUM, &text, err);
-    if (rc != EXF_OK) return rc;
-    if (strlen(text) != 8 || strspn(text, "0123456789abcdef") != 8)
-        rc = exf_fail(err, exf_h5i_blame(h), "%s: %s: its attribute " EXF_H5_CHECKSUM " is no CRC-32 of 8 hexadecimal digits",
-                      h->path, path);
-    else
-        *crc = (uint32_t)strtoul(text, NULL, 16);
-    exf_mem_free(text);
-    return rc;
-}
-
-/* Refuses elements whose checksum is another than r->crc_stored. */
-static exf_code compare_crc(const exf_h5 *h, const char *path, const exf_h5i_rows *r, uint32_t crc, exf_err *err)
-{
-    if (crc == r->crc_stored) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT,
-                    "%s: %s is damaged: its %llu bytes have the CRC-32 %08x, those written had %08x; copy the file again, or make "
-                    "it again",
-                    h->path, path, (unsigned long long)r->bytes, (unsigned)crc, (unsigned)r->crc_stored);
-}
-
-/* ---- bytes ------------------------------------------------------------------- */
-
-/* Reads n bytes of the elements from `from` on, of a file that is read or, before it is committed, written; concurrent. */
-static exf_code read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, void *to, size_t n, exf_err *err)
-{
-    return h->in ? exf_file_read(h->in, r->at + from, to, n, err) : exf_output_file_read(h->out, r->at + from, to, n, err);
-}
-
-/* Writes n bytes in place of zeros, and puts them into r->crc. */
-static exf_code write_bytes(exf_h5 *h, exf_h5i_rows *r, uint64_t from, const void *bytes, size_t n, exf_err *err)
-{
-    exf_code rc = exf_output_file_patch(h->out, r->at + from, bytes, n, err);
-    if (rc != EXF_OK) return exf_h5i_break(h, err);
-    r->crc ^= shift_crc(add_to_crc(0, bytes, n) ^ crc_of_zeros(n), r->bytes - from - n);
-    return EXF_OK;
-}
-
-/* ---- pieces ------------------------------------------------------------------
- * A gigabyte takes seconds on one thread.  Pieces are independent; their checksums and digests are joined in order. */
-
-enum { PIECE_BYTES = 4 << 20 };
-
-typedef struct {
-    exf_h5 *h;
-    const exf_h5i_rows *r;
-    const char *from; /* what is written; NULL: the elements are read */
-    char *to;         /* where they are read; NULL: nobody wants them */
-    int hashed;
-    struct piece {
-        uint32_t crc;
-        char sha256[EXF_SHA256_HEX];
-    } *piece;
-} pieces;
-
-static size_t piece_bytes(const pieces *x, size_t i)
-{
-    uint64_t left = x->r->bytes - (uint64_t)i * PIECE_BYTES;
-    return left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
-}
-
-static exf_code do_piece(const pieces *x, size_t i, exf_err *err)
-{
-    uint64_t at = (uint64_t)i * PIECE_BYTES;
-    size_t n = piece_bytes(x, i);
-    char *own = NULL, *bytes = x->to ? x->to + at : NULL;
-    exf_code rc = EXF_OK;
-    if (x->from) {
-        EXF_TRY(exf_output_file_patch(x->h->out, x->r->at + at, x->from + at, n, err));
-        x->piece[i].crc = crc_of(x->from + at, n);
-        goto out;
-    }
-    if (!bytes) EXF_TRY(exf_mem_raw(&own, n, 1, "a piece of a dataset", err));
-    if (!bytes) bytes = own;
-    EXF_TRY(read_bytes(x->h, x->r, at, bytes, n, err));
-    x->piece[i].crc = crc_of(bytes, n);
-    if (x->hashed) rc = exf_hash_bytes(bytes, n, x->piece[i].sha256, err);
-out:
-    exf_mem_free(own);
-    return rc;
-}
-
-/* Writes a large dataset's elements from `from`, or, with from NULL, reads them, into `to` unless it is NULL; several pieces at
- * once.  *crc becomes their checksum; a hash gets the digests of the pieces (exf_h5_digest). */
-static exf_code do_pieces(exf_h5 *h, const exf_h5i_rows *r, const void *from, void *to, uint32_t *crc, exf_hash *hash,
-                           exf_err *err)
-{
-    size_t n = (size_t)((r->bytes + PIECE_BYTES - 1) / PIECE_BYTES);
-    pieces x = {.h = h, .r = r, .from = from, .to = to, .hashed = hash != NULL};
-    exf_loop loop = EXF_LOOP;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&x.piece, n, sizeof *x.piece, "pieces of a dataset", err));
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, exf_background_threads()))
-    for (size_t i = 0; i < n; i++) {
-        exf_err e;
-        if (exf_loop_takes(&loop, i) && do_piece(&x, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
-    }
-    EXF_TRY(exf_loop_end(&loop, err));
-    *crc = 0;
-    for (size_t i = 0; i < n; i++) *crc = (uint32_t)crc32_combine(*crc, x.piece[i].crc, (z_off_t)piece_bytes(&x, i));
-    if (hash) EXF_TRY(exf_hash_add_text(hash, "pieces", err));
-    if (hash) EXF_TRY(exf_hash_add_u64(hash, PIECE_BYTES, err));
-    for (size_t i = 0; hash && i < n; i++) EXF_TRY(exf_hash_add_text(hash, x.piece[i].sha256, err));
-out:
-    exf_mem_free(x.piece);
-    return rc;
-}
-
-exf_code exf_h5i_check_elements(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_hash *hash, exf_err *err)
-{
-    enum { MOST_BYTES = 256 << 10 }; /* which a core's cache holds until they are hashed */
-    size_t most = r->bytes < MOST_BYTES ? (size_t)r->bytes : MOST_BYTES;
-    uint32_t crc = 0;
-    int compared = !hash || !h->out; /* of what this process has just written, who reads it next compares the checksum */
-    void *piece = NULL;
-    exf_code rc = EXF_OK;
-    if (r->bytes >= EXF_H5_LARGE) {
-        EXF_TRY(do_pieces(h, r, NULL, NULL, &crc, hash, err));
-        return compare_crc(h, path, r, crc, err);
-    }
-    if (most) EXF_TRY(exf_mem_raw(&piece, most, 1, "a piece of a dataset", err));
-    for (uint64_t at = 0; at < r->bytes;) {
-        size_t n = r->bytes - at < most ? (size_t)(r->bytes - at) : most;
-        EXF_TRY(exf_stop_check(err));
-        EXF_TRY(read_bytes(h, r, at, piece, n, err));
-        if (compared) crc = add_to_crc(crc, piece, n);
-        if (hash) EXF_TRY(exf_hash_add(hash, piece, n, err));
-        at += n;
-    }
-    if (compared) rc = compare_crc(h, path, r, crc, err);
-out:
-    exf_mem_free(piece);
-    return rc;
 }
 
 /* ---- shapes ------------------------------------------------------------------- */
@@ -316,41 +126,11 @@ exf_code exf_h5_expect(exf_h5 *h, const exf_tensor *expected, exf_err *err)
 
 /* ---- making ------------------------------------------------------------------- */
 
-/* Creates a dataset that is not there yet, in an open group. */
-static exf_code create_dataset(exf_h5 *h, const exf_tensor *t, hid_t group, hid_t *dataset, exf_err *err)
-{
-    hsize_t dims[EXF_MAX_RANK];
-    const char *name = strrchr(t->name, '/') + 1;
-    htri_t exists = *name ? exf_h5i_is_made(h, t->name) : 1; /* "": the root itself */
-    if (*name && !h->n_made) exists = H5Lexists(group, name, H5P_DEFAULT);
-    if (exists < 0) return exf_h5i_fail(h, err, "cannot look up %s", t->name);
-    if (exists) return exf_fail(err, EXF_INTERNAL, "%s: %s exists already", h->path, t->name);
-    for (int i = 0; i < t->rank; i++) dims[i] = (hsize_t)t->shape[i];
-    hid_t space = t->rank ? H5Screate_simple(t->rank, dims, NULL) : H5Screate(H5S_SCALAR);
-    *dataset = H5Dcreate2(group, name, type_of(t->dtype), space, h->lists.link, h->lists.dataset, H5P_DEFAULT);
-    exf_code rc = *dataset < 0 ? exf_h5i_fail(h, err, "cannot make %s", t->name) : EXF_OK;
-    H5Sclose(space);
-    return rc;
-}
-
-/* Takes the place of a dataset that was just made as it was asked for. */
-static exf_code take_place(exf_h5 *h, const exf_tensor *t, hid_t dataset, exf_h5i_rows *r, exf_err *err)
-{
-    haddr_t at;
-    r->shape = *t;
-    r->shape.name = NULL;
-    r->shape.data = NULL;
-    r->bytes = exf_tensor_bytes(t);
-    if (r->bytes == 0) return EXF_OK;
-    at = H5Dget_offset(dataset);
-    r->at = at;
-    return at == HADDR_UNDEF ? exf_h5i_fail(h, err, "cannot find the place of %s", t->name) : EXF_OK;
-}
-
 /* Makes a dataset, gives it its place in the file, and leaves it open; the caller closes *dataset, unless it is invalid.  Called
  * after exf_h5i_writable(), once for many. */
 static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, hid_t *dataset, exf_err *err)
 {
+    hsize_t dims[EXF_MAX_RANK];
     hid_t group = H5I_INVALID_HID;
     int axis = bad_axis(t);
     exf_code rc;
@@ -362,8 +142,27 @@ static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, exf_h5i_rows *r, hi
     if (axis >= 0)
         return exf_fail(err, EXF_INTERNAL, "%s: %s: axis %d of %lld elements", h->path, t->name, axis, (long long)t->shape[axis]);
     EXF_TRY(exf_h5i_open_parent(h, t->name, &group, err));
-    EXF_TRY(create_dataset(h, t, group, dataset, err));
-    EXF_TRY(take_place(h, t, *dataset, r, err));
+    const char *name = strrchr(t->name, '/') + 1;
+    htri_t exists = *name ? exf_h5i_find_made(h, t->name) != NULL : 1; /* "": the root itself */
+    if (*name && !h->n_made) exists = H5Lexists(group, name, H5P_DEFAULT);
+    if (exists) {
+        rc = exists < 0 ? exf_h5i_fail(h, err, "cannot look up %s", t->name)
+                        : exf_fail(err, EXF_INTERNAL, "%s: %s exists already", h->path, t->name);
+        goto out;
+    }
+    for (int i = 0; i < t->rank; i++) dims[i] = (hsize_t)t->shape[i];
+    hid_t space = t->rank ? H5Screate_simple(t->rank, dims, NULL) : H5Screate(H5S_SCALAR);
+    *dataset = H5Dcreate2(group, name, type_of(t->dtype), space, h->lists.link, h->lists.dataset, H5P_DEFAULT);
+    if (*dataset < 0) rc = exf_h5i_fail(h, err, "cannot make %s", t->name);
+    H5Sclose(space);
+    if (rc != EXF_OK) goto out;
+    r->shape = *t;
+    r->shape.name = NULL;
+    r->shape.data = NULL;
+    r->bytes = exf_tensor_bytes(t);
+    haddr_t at = r->bytes ? H5Dget_offset(*dataset) : 0;
+    r->at = at;
+    if (at == HADDR_UNDEF) EXF_TRY(exf_h5i_fail(h, err, "cannot find the place of %s", t->name));
     rc = exf_h5i_note_made(h, t->name, (int)strlen(t->name), r, err);
 out:
     if (group >= 0) H5Oclose(group);
@@ -392,12 +191,12 @@ static exf_code write_elements(exf_h5 *h, made_dataset *made, const exf_tensor *
         if (fill) fill(self, i);
         if (r->bytes >= EXF_H5_LARGE) continue;
         if (exf_output_file_patch(h->out, r->at, t[i].data, r->bytes, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
-        r->crc = add_to_crc(0, t[i].data, r->bytes);
+        r->crc = exf_h5i_add_to_crc(0, t[i].data, r->bytes);
     }
     EXF_TRY(exf_loop_end(&loop, err));
     for (size_t i = 0; i < n; i++)
         if (made[i].r.bytes >= EXF_H5_LARGE)
-            EXF_TRY(do_pieces(h, &made[i].r, t[i].data, NULL, &made[i].r.crc, NULL, err));
+            EXF_TRY(exf_h5i_do_pieces(h, &made[i].r, t[i].data, NULL, &made[i].r.crc, NULL, err));
 out:
     return rc == EXF_OK ? rc : exf_h5i_break(h, err);
 }
@@ -414,7 +213,7 @@ exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_h5_fill 
         EXF_TRY(make_dataset(h, &t[i], &made[i].r, &made[i].dataset, err));
     }
     EXF_TRY(write_elements(h, made, t, n, fill, self, err));
-    for (size_t i = 0; i < n; i++) EXF_TRY(put_checksum(h, made[i].dataset, t[i].name, made[i].r.crc, err));
+    for (size_t i = 0; i < n; i++) EXF_TRY(exf_h5i_put_checksum(h, made[i].dataset, t[i].name, made[i].r.crc, err));
 out:
     for (size_t i = 0; i < open; i++)
         if (made[i].dataset >= 0) H5Dclose(made[i].dataset);
@@ -463,7 +262,7 @@ exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, exf_err *err)
     if (rc != EXF_OK) return rc;
     rc = r.bytes ? exf_output_file_allocate(h->out, r.at, r.bytes, err) : EXF_OK;
     if (rc != EXF_OK) return exf_h5i_break(h, err);
-    r.crc = crc_of_zeros(r.bytes);
+    r.crc = exf_h5i_crc_of_zeros(r.bytes);
     return add_rows(h, t->name, &r, err);
 }
 
@@ -479,7 +278,7 @@ exf_code exf_h5_take(exf_h5 *h, const exf_tensor *t, const uint32_t *rows_crc, e
     if (rc == EXF_OK) rc = compare_shapes(h, &r.shape, t, err);
     if (rc != EXF_OK) goto out;
     r.anew = !rows_crc;
-    r.crc = r.crc_stored = rows_crc ? *rows_crc : crc_of_zeros(r.bytes);
+    r.crc = r.crc_stored = rows_crc ? *rows_crc : exf_h5i_crc_of_zeros(r.bytes);
     if (rows_crc) EXF_TRY(exf_h5i_check_elements(h, t->name, &r, NULL, err));
     rc = add_rows(h, t->name, &r, err);
 out:
@@ -502,7 +301,8 @@ exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_r
     if (!r) return exf_fail(err, EXF_INTERNAL, "%s: %s was not defined: its rows cannot be written", h->path, path);
     EXF_TRY(check_rows(h, r, path, row, n_rows, err));
     uint64_t from = (uint64_t)row * row_bytes(r), n = (uint64_t)n_rows * row_bytes(r);
-    EXF_TRY(write_bytes(h, r, from, data, n, err));
+    if (exf_output_file_patch(h->out, r->at + from, data, n, err) != EXF_OK) return exf_h5i_break(h, err);
+    r->crc ^= exf_h5i_shift_crc(exf_h5i_add_to_crc(0, data, n) ^ exf_h5i_crc_of_zeros(n), r->bytes - from - n);
     r->next += n_rows;
 out:
     return rc;
@@ -526,7 +326,7 @@ exf_code exf_h5i_put_checksums(exf_h5 *h, exf_err *err)
             return exf_fail(err, EXF_INTERNAL, "%s: %s has %lld of %lld rows that were written anew", h->path, r->path,
                             (long long)r->next, (long long)r->shape.shape[0]);
         EXF_TRY(exf_h5i_open(h, r->path, &dataset, err));
-        rc = put_checksum(h, dataset, r->path, r->crc, err);
+        rc = exf_h5i_put_checksum(h, dataset, r->path, r->crc, err);
         H5Oclose(dataset);
     }
 out:
@@ -543,7 +343,7 @@ exf_code exf_h5i_find_elements(exf_h5 *h, const char *path, hid_t dataset, exf_h
     if (defined)
         r->crc_stored = defined->crc;
     else
-        rc = get_checksum(h, dataset, path, &r->crc_stored, err);
+        rc = exf_h5i_get_checksum(h, dataset, path, &r->crc_stored, err);
 out:
     return rc;
 }
@@ -581,10 +381,10 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
         return exf_fail(err, EXF_INTERNAL, "%s: %s: row %lld is to be read, after row %lld", h->path, path, (long long)row,
                         (long long)r->next - 1);
     size_t n = (size_t)((uint64_t)n_rows * row_bytes(r));
-    EXF_TRY(read_bytes(h, r, (uint64_t)row * row_bytes(r), data, n, err));
-    r->crc = add_to_crc(r->crc, data, n);
+    EXF_TRY(exf_h5i_read_bytes(h, r, (uint64_t)row * row_bytes(r), data, n, err));
+    r->crc = exf_h5i_add_to_crc(r->crc, data, n);
     r->next += n_rows;
-    if (r->next == r->shape.shape[0]) rc = compare_crc(h, path, r, r->crc, err);
+    if (r->next == r->shape.shape[0]) rc = exf_h5i_compare_crc(h, path, r, r->crc, err);
 out:
     return rc;
 }
@@ -595,12 +395,12 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
     exf_code rc;
     EXF_TRY(find_to_read(h, expected->name, expected, &r, err));
     if (r.bytes >= EXF_H5_LARGE) {
-        EXF_TRY(do_pieces(h, &r, NULL, data, &r.crc, NULL, err));
+        EXF_TRY(exf_h5i_do_pieces(h, &r, NULL, data, &r.crc, NULL, err));
     } else {
-        EXF_TRY(read_bytes(h, &r, 0, data, r.bytes, err));
-        r.crc = add_to_crc(0, data, r.bytes);
+        EXF_TRY(exf_h5i_read_bytes(h, &r, 0, data, r.bytes, err));
+        r.crc = exf_h5i_add_to_crc(0, data, r.bytes);
     }
-    rc = compare_crc(h, expected->name, &r, r.crc, err);
+    rc = exf_h5i_compare_crc(h, expected->name, &r, r.crc, err);
 out:
     return rc;
 }

@@ -64,14 +64,6 @@ out:
     return rc;
 }
 
-static exf_code check_depth(const exf_h5i_made *m, exf_err *err)
-{
-    int depth = 0;
-    for (const char *c = m->path; *c; c++)
-        if (*c == '/' && depth++ == EXF_H5I_DEPTH_MAX) return fail_depth(m->h, m->path, (int)(c - m->path), err);
-    return EXF_OK;
-}
-
 /* Gives the worker all objects until the one at `through` and those within it; NULL: all. */
 static exf_code give_made(exf_h5 *h, const char *through, exf_err *err)
 {
@@ -82,11 +74,12 @@ static exf_code give_made(exf_h5 *h, const char *through, exf_err *err)
         if (through && !exf_h5i_is_through(m->path, strlen(m->path), through)) break;
         if (exf_h5i_is_within(m->path, strlen(m->path), "/" EXF_H5_ORIGIN)) continue;
         if (defined) m->r.crc_stored = defined->crc;
-        EXF_TRY(check_depth(m, err));
+        int depth = 0;
+        for (const char *c = m->path; *c; c++)
+            if (*c == '/' && depth++ == EXF_H5I_DEPTH_MAX) return fail_depth(h, m->path, (int)(c - m->path), err);
         m->given = 1;
         rc = exf_worker_give(&h->hashing, &m->job, hash_made, m, err);
     }
-out:
     return rc;
 }
 

@@ -1,5 +1,5 @@
 /* h5_internal.h - what h5_fail.c (failures), h5_made.c (the record of a file that is created), h5_object.c (objects), h5_data.c
- * (datasets, and their elements as bytes), h5_digest.c (the digest) and h5.c (files) share; only they include libhdf5's
+ * (datasets), h5_elements.c (their elements as bytes), h5_digest.c (the digest) and h5.c (files) share; only they include libhdf5's
  * header. */
 #ifndef EXF_FORMAT_H5_INTERNAL_H
 #define EXF_FORMAT_H5_INTERNAL_H
@@ -98,14 +98,12 @@ exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err) EXF_CHECKED;
 
 /* ---- the record of the objects that were made (h5_made.c) -------------------------- */
 
-/* Begins the list of what is made in a file that is created: until then, and in other files, nothing is noted. */
-exf_code exf_h5i_begin_made(exf_h5 *h, exf_err *err) EXF_CHECKED;
-/* Notes an object at the first `len` bytes of a path, a dataset with its rows, NULL: a group; an attribute; a checksum. */
+/* Notes an object at the first `len` bytes of a path, a dataset with its rows, NULL: a group; an attribute.  Only what is made in a
+ * file that is created is noted. */
 exf_code exf_h5i_note_made(exf_h5 *h, const char *path, int len, const exf_h5i_rows *r, exf_err *err) EXF_CHECKED;
 exf_code exf_h5i_note_attr(exf_h5 *h, const char *object, const char *name, const exf_h5i_attr_value *v, exf_err *err) EXF_CHECKED;
-void exf_h5i_note_checksum(exf_h5 *h, const char *path, uint32_t crc);
-/* Returns whether an object is noted. */
-int exf_h5i_is_made(const exf_h5 *h, const char *path);
+/* Finds a noted object; NULL: the file's objects are not noted. */
+exf_h5i_made *exf_h5i_find_made(const exf_h5 *h, const char *path);
 /* Returns whether the first n characters of a path lead to another object or within it. */
 int exf_h5i_is_within(const char *path, size_t n, const char *other);
 /* Returns whether the digest's walk comes by that object until it leaves `through`. */
@@ -136,10 +134,27 @@ exf_code exf_h5i_read_attr(exf_h5 *h, hid_t o, const char *object, const char *n
                            exf_err *err) EXF_CHECKED;
 const char *exf_h5i_kind_name(exf_h5i_attr_kind kind);
 
-/* ---- datasets (h5_data.c) ------------------------------------------------------------ */
+/* ---- elements as bytes (h5_elements.c) ------------------------------------------------ */
 
+/* Returns the CRC-32 of n bytes of zeros; of bytes that have `crc` and of n more, which may be none; and the remainder of a CRC
+ * register after n more bytes of zeros. */
+uint32_t exf_h5i_crc_of_zeros(uint64_t n);
+uint32_t exf_h5i_add_to_crc(uint32_t crc, const void *bytes, size_t n);
+uint32_t exf_h5i_shift_crc(uint32_t crc, uint64_t n);
+/* Writes and reads the checksum of an open dataset; refuses elements whose checksum is another than r->crc_stored. */
+exf_code exf_h5i_put_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t crc, exf_err *err) EXF_CHECKED;
+exf_code exf_h5i_get_checksum(exf_h5 *h, hid_t dataset, const char *path, uint32_t *crc, exf_err *err) EXF_CHECKED;
+exf_code exf_h5i_compare_crc(const exf_h5 *h, const char *path, const exf_h5i_rows *r, uint32_t crc, exf_err *err) EXF_CHECKED;
+/* Reads n bytes of the elements from `from` on, of a file that is read or, before it is committed, written; concurrent. */
+exf_code exf_h5i_read_bytes(exf_h5 *h, const exf_h5i_rows *r, uint64_t from, void *to, size_t n, exf_err *err) EXF_CHECKED;
+/* Writes a large dataset's elements from `from`, or, with from NULL, reads them, into `to` unless it is NULL; several pieces at
+ * once.  *crc becomes their checksum; a hash gets the digests of the pieces (exf_h5_digest). */
+exf_code exf_h5i_do_pieces(exf_h5 *h, const exf_h5i_rows *r, const void *from, void *to, uint32_t *crc, exf_hash *hash,
+                           exf_err *err) EXF_CHECKED;
 /* Reads all elements a piece at a time, into the hash unless it is NULL, and compares their checksum. */
 exf_code exf_h5i_check_elements(exf_h5 *h, const char *path, const exf_h5i_rows *r, exf_hash *hash, exf_err *err) EXF_CHECKED;
+
+/* ---- datasets (h5_data.c) ------------------------------------------------------------ */
 
 /* Returns the rows of a dataset that was defined, or is read row by row; NULL: it was not. */
 exf_h5i_rows *exf_h5i_find_rows(exf_h5 *h, const char *path);

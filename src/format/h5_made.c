@@ -75,12 +75,6 @@ static void free_made(exf_h5i_made *m)
     exf_mem_free(m);
 }
 
-exf_code exf_h5i_begin_made(exf_h5 *h, exf_err *err)
-{
-    exf_worker_open(&h->hashing);
-    return exf_h5i_note_made(h, "/", 1, NULL, err);
-}
-
 exf_code exf_h5i_note_made(exf_h5 *h, const char *path, int len, const exf_h5i_rows *r, exf_err *err)
 {
     size_t n = len > 1 ? (size_t)len : 0, at;
@@ -105,22 +99,16 @@ out:
     return rc;
 }
 
-/* Finds a noted object; NULL: the file's objects are not noted. */
-static exf_h5i_made *find_made(const exf_h5 *h, const char *path)
+exf_h5i_made *exf_h5i_find_made(const exf_h5 *h, const char *path)
 {
     int found;
     size_t at = find_place(h, path, strlen(path), &found);
     return found ? h->made[at] : NULL;
 }
 
-int exf_h5i_is_made(const exf_h5 *h, const char *path)
-{
-    return find_made(h, path) != NULL;
-}
-
 exf_code exf_h5i_note_attr(exf_h5 *h, const char *object, const char *name, const exf_h5i_attr_value *v, exf_err *err)
 {
-    exf_h5i_made *m = find_made(h, object);
+    exf_h5i_made *m = exf_h5i_find_made(h, object);
     exf_h5i_made_attr a = {.value = {.kind = v->kind, .i64 = v->i64}};
     size_t at = 0;
     exf_code rc;
@@ -136,12 +124,6 @@ exf_code exf_h5i_note_attr(exf_h5 *h, const char *object, const char *name, cons
 out:
     exf_mem_free(a.value.text);
     return rc;
-}
-
-void exf_h5i_note_checksum(exf_h5 *h, const char *path, uint32_t crc)
-{
-    exf_h5i_made *m = find_made(h, path);
-    if (m && !m->given) m->r.crc_stored = crc;
 }
 
 void exf_h5i_end_made(exf_h5 *h)

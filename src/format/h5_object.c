@@ -311,16 +311,6 @@ const char *exf_h5i_kind_name(exf_h5i_attr_kind kind)
     return name[kind];
 }
 
-static exf_h5i_attr_kind kind_of(hid_t attr, hid_t type)
-{
-    hid_t space = H5Aget_space(attr);
-    int scalar = space >= 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR;
-    if (space >= 0) H5Sclose(space);
-    if (!scalar) return EXF_H5I_OTHER;
-    if (H5Tequal(type, H5T_STD_I64LE) > 0) return EXF_H5I_I64;
-    return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 ? EXF_H5I_TEXT : EXF_H5I_OTHER;
-}
-
 static exf_code read_text(exf_h5 *h, const char *object, const char *name, hid_t attr, hid_t type, char **text, exf_err *err)
 {
     size_t size = H5Tget_size(type);
@@ -352,7 +342,11 @@ exf_code exf_h5i_read_attr(exf_h5 *h, hid_t o, const char *object, const char *n
         rc = exf_h5i_fail(h, err, "cannot open attribute %s of %s", name, object);
         goto out;
     }
-    v->kind = kind_of(attr, type);
+    hid_t space = H5Aget_space(attr);
+    int is_scalar = space >= 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR;
+    if (space >= 0) H5Sclose(space);
+    if (is_scalar && H5Tequal(type, H5T_STD_I64LE) > 0) v->kind = EXF_H5I_I64;
+    else if (is_scalar && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0) v->kind = EXF_H5I_TEXT;
     if (v->kind == EXF_H5I_TEXT) EXF_TRY(read_text(h, object, name, attr, type, &v->text, err));
     if (v->kind == EXF_H5I_I64 && H5Aread(attr, H5T_NATIVE_INT64, &v->i64) < 0)
         rc = exf_h5i_fail(h, err, "cannot read attribute %s of %s", name, object);

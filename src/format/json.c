@@ -1,5 +1,4 @@
-/* json.c - reads JSON documents through jansson, and writes JSON text member by member, bytes as base64, and the parts of JSON
- * Schemas; see json.h. */
+/* json.c - reads JSON documents, and quotes texts, through jansson; see json.h. */
 #include "format/json.h"
 
 #include "base/file.h"
@@ -8,7 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -86,35 +84,10 @@ static uint64_t reckon_memory(const char *at, const char *end)
     return bytes;
 }
 
-/* Refuses a text that, once parsed, could take more than `most` bytes. */
-static exf_code check_memory(const char *bytes, size_t len, uint64_t most, const char *where, exf_err *err)
-{
-    if (len <= most / OBJECT) return EXF_OK; /* the usual case: no text of this length can */
-    uint64_t need = reckon_memory(bytes, bytes + len);
-    if (need <= most) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT,
-                    "%s: its %zu bytes of JSON would take %" PRIu64 " bytes of memory, at most %" PRIu64 " are given", where, len,
-                    need, most);
-}
-
-/* ---- reading ------------------------------------------------------------------------- */
-
 /* ---- numbers that jansson refuses ------------------------------------------------------
  * Released tokenizer_config.json have a model_max_length of 10^30, which is read as a real number.  Python's json writes Infinity,
  * -Infinity and NaN as such, as Nemotron's config.json has them; they are read as strings, so that a key whose number is used is
  * refused. */
-
-static const char *const not_finite[] = {"-Infinity", "Infinity", "NaN"};
-
-/* Returns the length of such a word at p; 0: there is none. */
-static size_t not_finite_at(const char *p, const char *end)
-{
-    for (size_t i = 0; i < sizeof not_finite / sizeof *not_finite; i++) {
-        size_t n = strlen(not_finite[i]);
-        if ((size_t)(end - p) >= n && memcmp(p, not_finite[i], n) == 0) return n;
-    }
-    return 0;
-}
 
 /* Whether a number is an integer beyond int64. */
 static int is_wide(const char *number, size_t len)
@@ -134,9 +107,14 @@ static int is_wide(const char *number, size_t len)
 static exf_code rewrite_numbers(exf_text *out, const char *bytes, size_t len, exf_err *err)
 {
     static const char number[] = "0123456789+-.eE";
+    static const char *const not_finite[] = {"-Infinity", "Infinity", "NaN"};
     const char *end = bytes + len;
     for (const char *p = bytes, *stop; p < end; p = stop) {
-        size_t word = not_finite_at(p, end);
+        size_t word = 0;
+        for (size_t i = 0; !word && i < sizeof not_finite / sizeof *not_finite; i++) {
+            size_t n = strlen(not_finite[i]);
+            if ((size_t)(end - p) >= n && memcmp(p, not_finite[i], n) == 0) word = n;
+        }
         stop = p + (word ? word : 1);
         if (word) {
             exf_text_appendf(out, "\"%.*s\"", (int)word, p);
@@ -171,13 +149,17 @@ static exf_code parse_at(exf_json **out, const char *bytes, size_t len, const ch
 {
     json_error_t e;
     *out = NULL;
-    exf_code rc = check_memory(bytes, len, EXF_JSON_MEMORY, where, err);
-    if (rc != EXF_OK) return rc;
+    /* The usual case is a text so short that none of its length takes more than is given. */
+    uint64_t need = len <= EXF_JSON_MEMORY / OBJECT ? 0 : reckon_memory(bytes, bytes + len);
+    if (need > EXF_JSON_MEMORY)
+        return exf_fail(err, EXF_FORMAT,
+                        "%s: its %zu bytes of JSON would take %" PRIu64 " bytes of memory, at most %d are given", where, len, need,
+                        EXF_JSON_MEMORY);
     *out = parse(bytes, len, &e);
     enum json_error_code why = *out || refused ? json_error_unknown : json_error_code(&e);
     if (why == json_error_numeric_overflow || why == json_error_invalid_syntax) {
         exf_text rewritten = {0};
-        rc = rewrite_numbers(&rewritten, bytes, len, err);
+        exf_code rc = rewrite_numbers(&rewritten, bytes, len, err);
         if (rc == EXF_OK) *out = parse(rewritten.s, rewritten.len, &e);
         exf_text_free(&rewritten);
         if (rc != EXF_OK) return rc;
@@ -313,168 +295,4 @@ exf_code exf_json_quote(exf_text *out, const char *s, exf_err *err)
     free(text);
     json_decref(j);
     return rc;
-}
-
-/* ---- writing ------------------------------------------------------------------------------------- */
-
-/* Writes the text before a value: a comma, and the key in an object. */
-static void write_key(exf_jw *w, const char *key)
-{
-    if (w->rc != EXF_OK) return;
-    if (w->depth && w->members[w->depth - 1]++) exf_text_append(&w->text, ", ", 2);
-    if (!key) return;
-    w->rc = exf_json_quote(&w->text, key, &w->err);
-    exf_text_append(&w->text, ": ", 2);
-}
-
-static void write_member(exf_jw *w, const char *key, const char *text)
-{
-    write_key(w, key);
-    exf_text_append(&w->text, text, strlen(text));
-}
-
-void exf_jw_open(exf_jw *w, const char *key, char bracket)
-{
-    write_member(w, key, (const char[2]){bracket, 0});
-    if (w->rc == EXF_OK && w->depth == EXF_JW_DEPTH) w->rc = exf_fail(&w->err, EXF_INTERNAL, "JSON deeper than %d", EXF_JW_DEPTH);
-    if (w->rc != EXF_OK) return;
-    w->closer[w->depth] = bracket == '{' ? '}' : ']';
-    w->members[w->depth++] = 0;
-}
-
-void exf_jw_close(exf_jw *w)
-{
-    if (w->rc == EXF_OK && !w->depth) w->rc = exf_fail(&w->err, EXF_INTERNAL, "a JSON bracket is closed that is not open");
-    if (w->rc == EXF_OK) exf_text_append(&w->text, &w->closer[--w->depth], 1);
-}
-
-void exf_jw_text(exf_jw *w, const char *key, const char *value)
-{
-    write_key(w, key);
-    if (!value)
-        exf_text_append(&w->text, "null", 4);
-    else if (w->rc == EXF_OK)
-        w->rc = exf_json_quote(&w->text, value, &w->err);
-}
-
-void exf_jw_int(exf_jw *w, const char *key, int64_t value)
-{
-    char buf[32];
-    snprintf(buf, sizeof buf, "%" PRId64, value);
-    write_member(w, key, buf);
-}
-
-void exf_jw_count(exf_jw *w, const char *key, uint64_t value)
-{
-    char buf[32];
-    snprintf(buf, sizeof buf, "%" PRIu64, value);
-    write_member(w, key, buf);
-}
-
-void exf_jw_real(exf_jw *w, const char *key, double value)
-{
-    char buf[EXF_REAL_TEXT];
-    write_member(w, key, isfinite(value) ? exf_real_text(buf, value) : "null");
-}
-
-void exf_jw_bool(exf_jw *w, const char *key, int value)
-{
-    write_member(w, key, value ? "true" : "false");
-}
-
-exf_code exf_jw_end(exf_jw *w, exf_text *out, exf_err *err)
-{
-    if (w->rc == EXF_OK && w->depth) w->rc = exf_fail(&w->err, EXF_INTERNAL, "%d JSON brackets are still open", w->depth);
-    exf_text_append(&w->text, "\n", 1);
-    if (w->rc == EXF_OK) w->rc = exf_text_end(&w->text, &w->err);
-    exf_code rc = w->rc;
-    if (rc == EXF_OK)
-        *out = w->text;
-    else
-        exf_text_free(&w->text);
-    if (rc != EXF_OK && err) *err = w->err;
-    memset(w, 0, sizeof *w);
-    return rc;
-}
-
-void exf_jw_free(exf_jw *w)
-{
-    exf_text_free(&w->text);
-    memset(w, 0, sizeof *w);
-}
-
-static void encode_triple(const uint8_t *in, size_t n, char out[4])
-{
-    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint32_t word = (uint32_t)in[0] << 16 | (n > 1 ? (uint32_t)in[1] << 8 : 0) | (n > 2 ? in[2] : 0u);
-    for (int i = 0; i < 4; i++) out[i] = digit[word >> (18 - 6 * i) & 63];
-    if (n < 3) out[3] = '=';
-    if (n < 2) out[2] = '=';
-}
-
-exf_code exf_base64_add(exf_text *out, const void *bytes, size_t n, exf_err *err)
-{
-    enum { TRIPLES = 1024 };
-    const uint8_t *in = bytes;
-    char block[4 * TRIPLES];
-    for (size_t at = 0; at < n;) {
-        size_t len = 0;
-        for (; at < n && len < sizeof block; at += 3, len += 4) encode_triple(in + at, n - at, block + len);
-        exf_text_append(out, block, len);
-    }
-    return exf_text_end(out, err);
-}
-
-/* ---- JSON Schemas ---------------------------------------------------------------------------------- */
-
-void exf_json_schema_strings(exf_jw *w, const char *key, const char *const *strings)
-{
-    exf_jw_open(w, key, '[');
-    for (size_t i = 0; strings[i]; i++) exf_jw_text(w, NULL, strings[i]);
-    exf_jw_close(w);
-}
-
-void exf_json_schema_scalar(exf_jw *w)
-{
-    static const char *const kinds[] = {"string", "number", "boolean", NULL};
-    exf_json_schema_strings(w, "type", kinds);
-}
-
-void exf_json_schema_integer(exf_jw *w, int64_t least, int64_t most)
-{
-    exf_jw_text(w, "type", "integer");
-    if (least > INT64_MIN) exf_jw_int(w, "minimum", least);
-    if (most < INT64_MAX) exf_jw_int(w, "maximum", most);
-}
-
-void exf_json_schema_string_like(exf_jw *w, const char *pattern)
-{
-    exf_jw_open(w, NULL, '{');
-    exf_jw_text(w, "type", "string");
-    exf_jw_text(w, "pattern", pattern);
-    exf_jw_close(w);
-}
-
-void exf_json_schema_reference(exf_jw *w, const char *key, const char *to)
-{
-    char pointer[128];
-    snprintf(pointer, sizeof pointer, "#/definitions/%s", to);
-    exf_jw_open(w, key, '{');
-    exf_jw_text(w, "$ref", pointer);
-    exf_jw_close(w);
-}
-
-void exf_json_schema_head(exf_jw *w, const char *title, const char *about)
-{
-    exf_jw_open(w, NULL, '{');
-    exf_jw_text(w, "$schema", "http://json-schema.org/draft-07/schema#");
-    exf_jw_text(w, "title", title);
-    exf_jw_text(w, "description", about);
-}
-
-void exf_json_schema_enum(exf_jw *w, const char *(*word)(size_t i))
-{
-    exf_jw_open(w, "enum", '[');
-    for (size_t i = 0; word(i); i++) exf_jw_text(w, NULL, word(i));
-    exf_jw_close(w);
 }

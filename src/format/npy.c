@@ -8,24 +8,14 @@
 
 enum { ALIGNMENT = 64, MAGIC = 10 };
 
-static const char *descr_of(exf_dtype t)
-{
-    switch (t) {
-    case EXF_DT_F32: return "<f4";
-    case EXF_DT_F64: return "<f8";
-    case EXF_DT_I32: return "<i4";
-    case EXF_DT_I64: return "<i8";
-    case EXF_DT_U64: return "<u8";
-    default: return NULL;
-    }
-}
-
 /* The magic, the length of what follows, and a Python dict that ends in a newline
  * where the data is aligned. */
 exf_code exf_npy_header(exf_text *out, const exf_tensor *t, const char *what, exf_err *err)
 {
+    static const char *const descrs[EXF_DT_COUNT] = {
+        [EXF_DT_F32] = "<f4", [EXF_DT_F64] = "<f8", [EXF_DT_I32] = "<i4", [EXF_DT_I64] = "<i8", [EXF_DT_U64] = "<u8"};
     exf_text dict = {0};
-    const char *descr = descr_of(t->dtype);
+    const char *descr = descrs[t->dtype];
     if (!descr) return exf_fail(err, EXF_INTERNAL, "%s: no numpy file of %s", what, exf_dtype_name(t->dtype));
     exf_text_appendf(&dict, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
     for (int i = 0; i < t->rank; i++)

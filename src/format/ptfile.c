@@ -64,16 +64,6 @@ static void write_int(pickler *p, int64_t v)
     }
 }
 
-/* Big endian, unlike the rest. */
-static void write_real(pickler *p, double v)
-{
-    uint64_t u;
-    char b[9] = {'G'};
-    memcpy(&u, &v, sizeof u);
-    for (int i = 0; i < 8; i++) b[1 + i] = (char)(u >> (8 * (7 - i)) & 0xff);
-    write_bytes(p, b, sizeof b);
-}
-
 static void write_tuple(pickler *p, const int64_t *v, int n)
 {
     write_bytes(p, "(", 1);
@@ -83,15 +73,8 @@ static void write_tuple(pickler *p, const int64_t *v, int n)
 
 /* ---- tensors ------------------------------------------------------------------ */
 
-static const char *storage_class(exf_dtype t)
-{
-    switch (t) {
-    case EXF_DT_F32: return "FloatStorage";
-    case EXF_DT_I32: return "IntStorage";
-    case EXF_DT_I64: return "LongStorage";
-    default: return NULL;
-    }
-}
+static const char *const storage_class[EXF_DT_COUNT] = {
+    [EXF_DT_F32] = "FloatStorage", [EXF_DT_I32] = "IntStorage", [EXF_DT_I64] = "LongStorage"};
 
 static exf_code check_tensor(const pickler *p, const exf_pt *v, exf_err *err)
 {
@@ -99,7 +82,7 @@ static exf_code check_tensor(const pickler *p, const exf_pt *v, exf_err *err)
     const char *name = v->key ? v->key : "?";
     size_t bytes = exf_dtype_bits(t->dtype) / 8;
     exf_code rc = EXF_OK;
-    if (!storage_class(t->dtype))
+    if (!storage_class[t->dtype])
         return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" is %s, expected F32, I32 or I64", p->where, name,
                         exf_dtype_name(t->dtype));
     if (t->rank < 0 || t->rank > EXF_MAX_RANK)
@@ -131,7 +114,7 @@ static exf_code write_tensor(pickler *p, const exf_pt *v, exf_err *err)
     /* The storage's persistent id: ("storage", torch.<class>, "<i>", "cpu", elements). */
     snprintf(index, sizeof index, "%zu", s->n);
     EXF_TRY(write_text(p, "storage", err));
-    exf_text_appendf(p->out, "ctorch\n%s\n", storage_class(t->dtype));
+    exf_text_appendf(p->out, "ctorch\n%s\n", storage_class[t->dtype]);
     EXF_TRY(write_text(p, index, err));
     EXF_TRY(write_text(p, "cpu", err));
     write_int(p, exf_tensor_count(t));
@@ -149,17 +132,6 @@ out:
 
 /* ---- objects -------------------------------------------------------------------- */
 
-static exf_code check_keys(const pickler *p, const exf_pt *dict, exf_err *err)
-{
-    for (size_t i = 0; i < dict->n; i++) {
-        if (!dict->item[i].key) return exf_fail(err, EXF_INTERNAL, "%s: item %zu of a dict has no key", p->where, i);
-        for (size_t k = 0; k < i; k++)
-            if (strcmp(dict->item[i].key, dict->item[k].key) == 0)
-                return exf_fail(err, EXF_FORMAT, "%s: key \"%s\" is given twice", p->where, dict->item[i].key);
-    }
-    return EXF_OK;
-}
-
 static exf_code write_object(pickler *p, const exf_pt *v, int depth, exf_err *err);
 
 static exf_code write_items(pickler *p, const exf_pt *v, int depth, exf_err *err)
@@ -167,7 +139,12 @@ static exf_code write_items(pickler *p, const exf_pt *v, int depth, exf_err *err
     int is_dict = v->kind == EXF_PT_DICT;
     exf_code rc = EXF_OK;
     if (depth == MAX_DEPTH) return exf_fail(err, EXF_FORMAT, "%s: lists and dicts are nested deeper than %d", p->where, MAX_DEPTH);
-    if (is_dict) EXF_TRY(check_keys(p, v, err));
+    for (size_t i = 0; is_dict && i < v->n; i++) {
+        const char *key = v->item[i].key;
+        if (!key) return exf_fail(err, EXF_INTERNAL, "%s: item %zu of a dict has no key", p->where, i);
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(key, v->item[k].key) == 0) return exf_fail(err, EXF_FORMAT, "%s: key \"%s\" is given twice", p->where, key);
+    }
     write_bytes(p, is_dict ? "}" : "]", 1);
     if (v->n == 0) goto out;
     write_bytes(p, "(", 1);
@@ -186,23 +163,20 @@ static exf_code write_object(pickler *p, const exf_pt *v, int depth, exf_err *er
     case EXF_PT_NONE: write_bytes(p, "N", 1); return EXF_OK;
     case EXF_PT_BOOL: write_bytes(p, v->integer ? "\x88" : "\x89", 1); return EXF_OK;
     case EXF_PT_INT: write_int(p, v->integer); return EXF_OK;
-    case EXF_PT_REAL: write_real(p, v->real); return EXF_OK;
+    case EXF_PT_REAL: { /* big endian, unlike the rest */
+        uint64_t u;
+        char b[9] = {'G'};
+        memcpy(&u, &v->real, sizeof u);
+        for (int i = 0; i < 8; i++) b[1 + i] = (char)(u >> (8 * (7 - i)) & 0xff);
+        write_bytes(p, b, sizeof b);
+        return EXF_OK;
+    }
     case EXF_PT_TEXT: return write_text(p, v->text, err);
     case EXF_PT_TENSOR: return write_tensor(p, v, err);
     case EXF_PT_LIST:
     case EXF_PT_DICT: return write_items(p, v, depth, err);
     }
     return exf_fail(err, EXF_INTERNAL, "%s: object of kind %d", p->where, (int)v->kind);
-}
-
-/* Appends the pickle of root to out and its tensors to storages. */
-static exf_code write_pickle(exf_text *out, const exf_pt *root, pt_storages *storages, const char *where, exf_err *err)
-{
-    pickler p = {out, storages, where};
-    write_bytes(&p, "\x80\x02", 2);
-    exf_code rc = write_object(&p, root, 0, err);
-    write_bytes(&p, ".", 1);
-    return rc == EXF_OK ? exf_text_end(out, err) : rc;
 }
 
 /* ---- the zip file -------------------------------------------------------------- */
@@ -254,14 +228,6 @@ static exf_code add_record(archive *a, const char *name, const void *bytes, uint
     return exf_text_end(&a->names, err);
 }
 
-/* Twenty digits of the records' names, twenty of their contents, as torch has it. */
-static void make_id(archive *a)
-{
-    uint64_t names = crc32_z(0, (const void *)a->names.s, a->names.len), contents = 0;
-    for (size_t i = 0; i < a->n; i++) contents = contents * 0x9e3779b97f4a7c15u + a->record[i].crc;
-    snprintf(a->id, sizeof a->id, "%020" PRIu64 "%020" PRIu64, names, contents);
-}
-
 static exf_code list_records(archive *a, const exf_text *pickle, const pt_storages *storages, const exf_pt_record *extra,
                              size_t n_extra, exf_err *err)
 {
@@ -277,7 +243,10 @@ static exf_code list_records(archive *a, const exf_text *pickle, const pt_storag
     }
     for (size_t i = 0; i < n_extra; i++) EXF_TRY(add_record(a, extra[i].name, extra[i].bytes, extra[i].n, err));
     EXF_TRY(add_record(a, "version", "3\n", 2, err));
-    make_id(a);
+    /* Twenty digits of the records' names, twenty of their contents, as torch has it. */
+    uint64_t names = crc32_z(0, (const void *)a->names.s, a->names.len), contents = 0;
+    for (size_t i = 0; i < a->n; i++) contents = contents * 0x9e3779b97f4a7c15u + a->record[i].crc;
+    snprintf(a->id, sizeof a->id, "%020" PRIu64 "%020" PRIu64, names, contents);
     EXF_TRY(add_record(a, ".data/serialization_id", a->id, ID_DIGITS, err));
 out:
     return rc;
@@ -427,8 +396,12 @@ exf_code exf_pt_write(const char *target, int force, const exf_pt *root, const e
     archive a = {.target = target};
     exf_text pickle = {0};
     pt_storages storages = {0};
+    pickler p = {&pickle, &storages, target};
     exf_code rc;
-    EXF_TRY(write_pickle(&pickle, root, &storages, target, err));
+    write_bytes(&p, "\x80\x02", 2);
+    EXF_TRY(write_object(&p, root, 0, err));
+    write_bytes(&p, ".", 1);
+    EXF_TRY(exf_text_end(&pickle, err));
     EXF_TRY(list_records(&a, &pickle, &storages, extra, n_extra, err));
     EXF_TRY(exf_output_file_begin(&a.file, target, force, err));
     for (size_t i = 0; i < a.n; i++) {

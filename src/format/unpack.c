@@ -103,32 +103,9 @@ static exf_code damaged(const exf_unpacker *u, const char *why, exf_err *err)
                     exf_packing_name(u->kind), at, why);
 }
 
-static exf_code refuse_end(const exf_unpacker *u, exf_err *err)
-{
-    return exf_fail(err, EXF_FORMAT, "%s: truncated: its %llu bytes end inside its %s data", exf_file_path(u->file),
-                    (unsigned long long)u->at, exf_packing_name(u->kind));
-}
-
-static exf_code check_growth(const exf_unpacker *u, exf_err *err)
-{
-    uint64_t size = exf_file_size(u->file);
-    if (u->kind == EXF_PLAIN || u->given <= EXF_UNPACK_FREE || u->given / EXF_UNPACK_MOST_TIMES <= size) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: its %llu bytes unpack to more than %d times as many, which no text does",
-                    exf_file_path(u->file), (unsigned long long)size, EXF_UNPACK_MOST_TIMES);
-}
-
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
 
 /* The steps unpack some of the input to buf[*got..n). */
-
-static exf_code step_plain(exf_unpacker *u, char *buf, size_t n, size_t *got)
-{
-    size_t some = u->end - u->begin < n - *got ? u->end - u->begin : n - *got;
-    memcpy(buf + *got, u->input + u->begin, some);
-    u->begin += some;
-    *got += some;
-    return EXF_OK;
-}
 
 static exf_code step_gzip(exf_unpacker *u, char *buf, size_t n, size_t *got, exf_err *err)
 {
@@ -189,12 +166,22 @@ exf_code exf_unpack_read(exf_unpacker *u, void *buf, size_t n, size_t *got, exf_
             EXF_TRY(skip_zeros(u, err));
         int at_end = u->begin == u->end;
         if (at_end && (u->between || u->kind == EXF_PLAIN)) break;
-        EXF_TRY(u->kind == EXF_GZIP   ? step_gzip(u, buf, n, got, err)
-                : u->kind == EXF_ZSTD ? step_zstd(u, buf, n, got, err)
-                                      : step_plain(u, buf, n, got));
+        if (u->kind == EXF_PLAIN) {
+            size_t some = u->end - u->begin < n - *got ? u->end - u->begin : n - *got;
+            memcpy((char *)buf + *got, u->input + u->begin, some);
+            u->begin += some;
+            *got += some;
+            continue;
+        }
+        EXF_TRY(u->kind == EXF_GZIP ? step_gzip(u, buf, n, got, err) : step_zstd(u, buf, n, got, err));
         u->given += *got - before;
-        EXF_TRY(check_growth(u, err));
-        if (at_end && *got == before && !u->between) EXF_TRY(refuse_end(u, err));
+        uint64_t size = exf_file_size(u->file);
+        if (u->given > EXF_UNPACK_FREE && u->given / EXF_UNPACK_MOST_TIMES > size)
+            return exf_fail(err, EXF_MODEL, "%s: its %llu bytes unpack to more than %d times as many, which no text does",
+                            exf_file_path(u->file), (unsigned long long)size, EXF_UNPACK_MOST_TIMES);
+        if (at_end && *got == before && !u->between)
+            return exf_fail(err, EXF_FORMAT, "%s: truncated: its %llu bytes end inside its %s data", exf_file_path(u->file),
+                            (unsigned long long)u->at, exf_packing_name(u->kind));
     }
 out:
     return rc;

@@ -134,18 +134,6 @@ static int by_key_then_line(const void *a, const void *b)
     return c ? c : (x->line > y->line) - (x->line < y->line);
 }
 
-/* Sorted, because a map of 1 MiB has too many keys for comparing all pairs. */
-static exf_code refuse_duplicates(const reader *r, met *keys, size_t n)
-{
-    if (n < 2) return EXF_OK;
-    qsort(keys, n, sizeof *keys, by_key_then_line);
-    for (size_t i = 1; i < n; i++)
-        if (strcmp(keys[i - 1].key, keys[i].key) == 0)
-            return exf_fail(r->err, EXF_USAGE, "%s:%d: key \"%.80s\" is given twice, first on line %d", r->where, keys[i].line,
-                            keys[i].key, keys[i - 1].line);
-    return EXF_OK;
-}
-
 static exf_code build_node(reader *r, int depth, exf_yaml **out);
 
 static exf_code build_list(reader *r, int depth, exf_yaml *node)
@@ -182,7 +170,14 @@ static exf_code build_map(reader *r, int depth, exf_yaml *node)
         EXF_TRY(next_event(r));
         EXF_TRY(build_node(r, depth + 1, &node->child[n]));
     }
-    rc = refuse_duplicates(r, keys, node->n);
+    /* Sorted, because a map of 1 MiB has too many keys for comparing all pairs. */
+    if (node->n > 1) qsort(keys, node->n, sizeof *keys, by_key_then_line);
+    for (size_t i = 1; i < node->n; i++)
+        if (strcmp(keys[i - 1].key, keys[i].key) == 0) {
+            rc = exf_fail(r->err, EXF_USAGE, "%s:%d: key \"%.80s\" is given twice, first on line %d", r->where, keys[i].line,
+                          keys[i].key, keys[i - 1].line);
+            break;
+        }
 out:
     exf_mem_free(keys);
     return rc;
@@ -241,26 +236,20 @@ static exf_code refuse_size(uint64_t len, const char *where, exf_err *err)
     return exf_fail(err, EXF_USAGE, "%s: %llu bytes, at most %d are accepted", where, (unsigned long long)len, EXF_YAML_MOST_BYTES);
 }
 
-/* libyaml takes a NUL for the end of its input and guesses encodings. */
-static exf_code refuse_bytes(const char *bytes, size_t len, const char *where, exf_err *err)
-{
-    size_t bad = exf_utf8_valid(bytes, len);
-    if (bad < len)
-        return exf_fail(err, EXF_USAGE, "%s:%d: byte 0x%02x is not valid UTF-8", where, line_of_offset(bytes, len, bad),
-                        (unsigned)(unsigned char)bytes[bad]);
-    const char *nul = memchr(bytes, 0, len);
-    if (nul)
-        return exf_fail(err, EXF_USAGE, "%s:%d: a NUL character", where, line_of_offset(bytes, len, (size_t)(nul - bytes)));
-    return EXF_OK;
-}
-
 exf_code exf_yaml_parse(exf_yaml **out, const char *bytes, size_t len, const char *where, exf_err *err)
 {
     *out = NULL;
     reader r = {.bytes = len ? bytes : "", .len = len, .where = where, .err = err};
     exf_code rc = refuse_size(len, where, err);
-    if (rc == EXF_OK) rc = refuse_bytes(r.bytes, len, where, err);
     if (rc != EXF_OK) return rc;
+    /* libyaml takes a NUL for the end of its input and guesses encodings. */
+    size_t bad = exf_utf8_valid(r.bytes, len);
+    if (bad < len)
+        return exf_fail(err, EXF_USAGE, "%s:%d: byte 0x%02x is not valid UTF-8", where, line_of_offset(bytes, len, bad),
+                        (unsigned)(unsigned char)bytes[bad]);
+    const char *nul = memchr(r.bytes, 0, len);
+    if (nul)
+        return exf_fail(err, EXF_USAGE, "%s:%d: a NUL character", where, line_of_offset(bytes, len, (size_t)(nul - r.bytes)));
     if (!yaml_parser_initialize(&r.parser)) return exf_fail(err, EXF_NOSPACE, "%s: out of memory for the YAML parser", where);
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)r.bytes, len);
