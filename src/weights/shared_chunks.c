@@ -126,12 +126,6 @@ static ring_slot *slot_of(const exf_shared_chunks *s, uint64_t number)
     return &s->ring->slot[number % (uint64_t)s->m.slots];
 }
 
-/* Tries to become the one that fills the chunk's slot; `before` is what its counter has of the chunk that was in it. */
-static int claim_slot(ring_slot *at, uint64_t before, uint64_t number)
-{
-    return atomic_compare_exchange_strong(&at->claimed, &before, number + 1);
-}
-
 /* Waits until the chunk is in its slot, and shows it; or until its slot is free if this rank is the first to ask: *reads is
  * then 1.  A chunk that is too large for a slot is shown without bytes. */
 static exf_code take_slot(const exf_shared_chunks *s, exf_fetched_chunk *c, int *reads, exf_err *err)
@@ -139,8 +133,12 @@ static exf_code take_slot(const exf_shared_chunks *s, exf_fetched_chunk *c, int 
     ring_slot *at = slot_of(s, c->number);
     uint64_t slots = (uint64_t)s->m.slots, before = c->number >= slots ? c->number + 1 - slots : 0; /* 0: none was in it */
     exf_code rc = EXF_OK;
-    while (!(*reads = claim_slot(at, before, c->number)) && atomic_load(&at->filled) != c->number + 1)
+    for (;;) { /* tries to become the one that fills the slot */
+        uint64_t claimed = before;
+        *reads = atomic_compare_exchange_strong(&at->claimed, &claimed, c->number + 1);
+        if (*reads || atomic_load(&at->filled) == c->number + 1) break;
         EXF_TRY(wait_a_moment(s, err));
+    }
     if (*reads) {
         while (before && (atomic_load(&at->filled) != before || atomic_load(&at->done) < (uint32_t)s->m.members))
             EXF_TRY(wait_a_moment(s, err));

@@ -112,15 +112,6 @@ static size_t split_bytes(const exf_model *m, exf_compute compute, const exf_wei
     return has ? aligned(4 * exf_model_count(m, EXF_W_ROUTER, of->layer)) : 0;
 }
 
-/* Returns the bytes of the slot that a part needs. */
-static size_t plan_bytes(const exf_model *m, exf_compute compute, const exf_weight_part *of)
-{
-    size_t total = split_bytes(m, compute, of);
-    for (int role = 0; role < EXF_W_COUNT; role++)
-        if (is_of((exf_role)role, of)) total += aligned(role_bytes(m, compute, (exf_role)role, of));
-    return total;
-}
-
 int exf_chunk_copied_as_stored(const exf_weight_chunk *p)
 {
     const exf_weight_source *w = &p->at.w;
@@ -165,28 +156,17 @@ static void add_matrix(chunk_bytes *most, const exf_model *m, exf_role role, int
     most->floats = floats > most->floats ? floats : most->floats;
 }
 
-static chunk_bytes most_chunk(const exf_model *m)
+void exf_weight_most_bytes(const exf_model *m, size_t *room, size_t *device)
 {
     chunk_bytes most = {.codes = EXF_WEIGHT_CHUNK_BYTES};
     for (int l = -1; l < m->arch.n_layers; l++)
         for (int role = 0; role < EXF_W_COUNT; role++)
             if (is_product((exf_role)role)) add_matrix(&most, m, (exf_role)role, l);
-    return most;
-}
-
-/* Scales of groups of 16 columns and more, zeros and group numbers are at most a quarter of their codes. */
-size_t exf_weight_most_room(const exf_model *m)
-{
-    chunk_bytes most = most_chunk(m);
-    return most.codes + most.codes / 4 + 3 * EXF_STORED_KINDS * (size_t)EXF_FILE_ALIGN + most.floats;
-}
-
-size_t exf_weight_most_device(const exf_model *m)
-{
-    chunk_bytes most = most_chunk(m);
+    /* Scales of groups of 16 columns and more, zeros and group numbers are at most a quarter of their codes. */
+    *room = most.codes + most.codes / 4 + 3 * EXF_STORED_KINDS * (size_t)EXF_FILE_ALIGN + most.floats;
     size_t codes = most.floats ? EXF_WEIGHT_CHUNK_BYTES : most.codes;
     codes += codes / 4 + EXF_STORED_KINDS * (size_t)ALIGN;
-    return codes > most.floats ? codes : most.floats;
+    *device = codes > most.floats ? codes : most.floats;
 }
 
 static exf_code add_chunk(exf_weight_plan *p, const exf_weight_chunk *chunk, exf_err *err)
@@ -394,7 +374,10 @@ static size_t most_bytes(const exf_model *m, exf_compute compute, const exf_weig
     for (int l = EXF_LAYER_EMBED; l < o->n_layers; l++) {
         int none = choice == EXF_WEIGHTS_EXPERTS && (l < 0 || !m->arch.is_moe[l]);
         if (none || !has_layer(o, l)) continue;
-        size_t bytes = plan_bytes(m, compute, &(exf_weight_part){l, choice, 0, o->part_experts});
+        const exf_weight_part of = {l, choice, 0, o->part_experts};
+        size_t bytes = split_bytes(m, compute, &of);
+        for (int role = 0; role < EXF_W_COUNT; role++)
+            if (is_of((exf_role)role, &of)) bytes += aligned(role_bytes(m, compute, (exf_role)role, &of));
         most = bytes > most ? bytes : most;
     }
     return most;

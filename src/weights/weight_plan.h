@@ -79,9 +79,8 @@ enum { EXF_SLICE_BYTES = 1 << 20 };
 size_t exf_chunk_stored_bytes(const exf_weight_chunk *p, exf_stored_kind kind);
 size_t exf_chunk_room(const exf_weight_chunk *p);
 size_t exf_device_offset(const exf_weight_chunk *p, exf_stored_kind kind);
-/* Returns at least the room, and the device memory, of any chunk of a model's weights. */
-size_t exf_weight_most_room(const exf_model *m);
-size_t exf_weight_most_device(const exf_model *m);
+/* Computes at least the room, and the device memory, of any chunk of a model's weights. */
+void exf_weight_most_bytes(const exf_model *m, size_t *room, size_t *device);
 /* Points lw at a part that is in `slot`; a part of experts leaves lw's other tensors as they are. */
 void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot);
 /* Returns the number of elements of a role's tensors in a part. */
