@@ -49,7 +49,7 @@ out:
 /* Takes the facts, once the layout is the expected one. */
 static exf_code read_facts(exf_provenance *p, const exf_st_file *f, exf_err *err)
 {
-    const char *layout = exf_st_metadata(f, "exfold_format"), *key, *value;
+    const char *layout = exf_st_metadata(f, "exfold_format");
     exf_code rc = exf_artifact_refuse_export(f, err);
     if (rc != EXF_OK) return rc;
     if (!layout || strcmp(layout, LAYOUT) != 0)
@@ -57,7 +57,8 @@ static exf_code read_facts(exf_provenance *p, const exf_st_file *f, exf_err *err
                         "%s: exfold_format is %.40s, expected " LAYOUT ", as scripts/pt_to_safetensors.py writes it of a plugin's "
                         ".pt file",
                         exf_st_path(f), layout ? layout : "missing");
-    for (size_t i = 0; rc == EXF_OK && exf_st_metadata_at(f, i, &key, &value); i++) {
+    for (size_t i = 0; rc == EXF_OK && i < f->n_meta; i++) {
+        const char *key = f->meta[i].key, *value = f->meta[i].value;
         if (strcmp(key, "exfold_format") == 0 || strcmp(key, "layer_numbers") == 0) continue;
         if (strncmp(key, "read_from", 9) == 0 || strncmp(key, "plugin.", 7) == 0)
             rc = exf_provenance_add(p, err, key, "%s", value);
@@ -95,11 +96,11 @@ static exf_code find_tensors(const exf_st_tensor *found[N_TENSORS], int64_t l, i
                             MOST_EXPERTS);
         n++;
     }
-    for (size_t i = 0, k; n < exf_st_count(f) && i < exf_st_count(f); i++) {
-        for (k = 0; k < N_TENSORS && strcmp(exf_st_at(f, i)->view.name, tensors[k].name) != 0; k++) {}
+    for (size_t i = 0, k; n < f->n_tensors && i < f->n_tensors; i++) {
+        for (k = 0; k < N_TENSORS && strcmp(f->tensor[i].view.name, tensors[k].name) != 0; k++) {}
         if (k == N_TENSORS)
             return exf_fail(err, EXF_FORMAT, "%s: holds the tensor %.60s, which is no part of " LAYOUT, exf_st_path(f),
-                            exf_st_at(f, i)->view.name);
+                            f->tensor[i].view.name);
     }
     return EXF_OK;
 }

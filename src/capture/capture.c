@@ -140,11 +140,11 @@ out:
 exf_code exf_capture_file_facts(exf_provenance *p, const exf_model *m, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < exf_checkpoint_files(m->checkpoint); i++) {
+    for (size_t i = 0; rc == EXF_OK && i < m->checkpoint->n_files; i++) {
         exf_text key = {0};
-        exf_text_appendf(&key, "model.file.%s", exf_path_name(exf_checkpoint_path(m->checkpoint, i)));
+        exf_text_appendf(&key, "model.file.%s", exf_path_name(exf_st_path(m->checkpoint->file[i])));
         rc = exf_text_end(&key, err);
-        if (rc == EXF_OK) rc = exf_provenance_add(p, err, key.s, "%s", exf_checkpoint_state(m->checkpoint, i));
+        if (rc == EXF_OK) rc = exf_provenance_add(p, err, key.s, "%s", exf_file_state(m->checkpoint->file[i]->file));
         exf_text_free(&key);
     }
     return rc;

@@ -243,7 +243,7 @@ static exf_code find_chat_form(builder *b, exf_err *err)
  * embeddings by some hundredths at most. */
 static exf_code check_vocabulary(const exf_tokenizer *t, const exf_corpus_request *q, exf_err *err)
 {
-    int64_t size = exf_tokenizer_size(t);
+    int64_t size = exf_tokenizer_facts_of(t)->size;
     if (size > q->vocab)
         return exf_fail(err, EXF_MODEL, "%s: has %" PRId64 " tokens, the model's embedding %" PRId64 " rows (vocab_size): it is "
                         "the tokenizer of another model", q->tokenizer, size, q->vocab);
@@ -256,8 +256,8 @@ static exf_code check_vocabulary(const exf_tokenizer *t, const exf_corpus_reques
 /* Says what goes before every document, where it is something or could be. */
 static void report_bos(const exf_tokenizer *t)
 {
-    const char *bos = exf_tokenizer_bos(t);
-    if (exf_tokenizer_bos_disputed(t))
+    const char *bos = exf_tokenizer_facts_of(t)->around.said.s;
+    if (exf_tokenizer_facts_of(t)->around.disputed)
         exf_log_info("before every document: %s, as in transformers 4.57; transformers 5 follows the post_processor of "
                      "tokenizer.json, which has another; data.bos: always or never decides", bos);
     else if (strcmp(bos, "none (post_processor)") != 0)
@@ -296,8 +296,8 @@ exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *q, exf_err 
     if (text < b.manifest->n) {
         EXF_TRY(exf_tokenizer_load(&b.tokenizer, q->tokenizer, q->bos, err));
         EXF_TRY(check_vocabulary(b.tokenizer, q, err));
-        memcpy(b.corpus->tokenizer_sha256, exf_tokenizer_sha256(b.tokenizer), EXF_SHA256_HEX);
-        snprintf(b.corpus->tokenizer_bos, sizeof b.corpus->tokenizer_bos, "%s", exf_tokenizer_bos(b.tokenizer));
+        memcpy(b.corpus->tokenizer_sha256, exf_tokenizer_facts_of(b.tokenizer)->sha256, EXF_SHA256_HEX);
+        snprintf(b.corpus->tokenizer_bos, sizeof b.corpus->tokenizer_bos, "%s", exf_tokenizer_facts_of(b.tokenizer)->around.said.s);
         report_bos(b.tokenizer);
     }
     if (q->tokenizer) EXF_TRY(exf_path_dir(&b.model, q->tokenizer, err));

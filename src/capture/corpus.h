@@ -78,7 +78,7 @@ typedef struct {
     char *unpinned;         /* their files as the manifest spells them: "a.jsonl, b.txt"; NULL: none */
     char manifest_sha256[EXF_SHA256_HEX]; /* of the manifest's bytes */
     char tokenizer_sha256[EXF_SHA256_HEX]; /* of the tokenizer's file; "" when no source is text */
-    char tokenizer_bos[96];               /* what goes before every document (exf_tokenizer_bos); "" likewise */
+    char tokenizer_bos[96];               /* what goes before every document (exf_tokenizer_facts); "" likewise */
     char tokens_digest[EXF_SHA256_HEX];   /* of each length (u64) and its ids (i32): what was really run */
     char shard[EXF_SHA256_HEX + 32];      /* "2/4 of DIGEST": which shard of the tokens of that digest it is; "": the whole */
 } exf_corpus;

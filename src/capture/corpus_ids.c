@@ -60,9 +60,9 @@ typedef struct {
 static exf_code find_tensor(row_reader *r, exf_err *err)
 {
     const exf_manifest_source *s = r->pool->source;
-    size_t n = exf_st_count(r->file);
+    size_t n = r->file->n_tensors;
     exf_text present = {0};
-    r->tensor = s->tensor ? exf_st_find(r->file, s->tensor) : n == 1 ? exf_st_at(r->file, 0) : NULL;
+    r->tensor = s->tensor ? exf_st_find(r->file, s->tensor) : n == 1 ? &r->file->tensor[0] : NULL;
     if (r->tensor) return EXF_OK;
     exf_tensor_names(r->file, &present);
     exf_code rc = exf_text_end(&present, err);
@@ -154,7 +154,7 @@ exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err)
     EXF_TRY(exf_mem_new(&r.raw, BLOCK, sizeof *r.id, "token ids", err));
     EXF_TRY(exf_mem_new(&r.id, BLOCK, sizeof *r.id, "token ids", err));
     for (int64_t row = 0; row < r.tensor->view.shape[0]; row++) EXF_TRY(read_row(&r, row, err));
-    rc = exf_source_unchanged(p->source, exf_st_file_of(r.file), err);
+    rc = exf_source_unchanged(p->source, r.file->file, err);
 out:
     exf_mem_free(r.raw);
     exf_mem_free(r.id);

@@ -174,9 +174,9 @@ static exf_code take_tokens(const head *h)
     EXF_TRY(exf_st_open(&f, h->path, h->err));
     if (!h->found) EXF_TRY(exf_artifact_refuse_export(f, h->err));
     if (h->field) t = exf_st_find(f, h->field);
-    for (size_t i = 0; !h->field && i < exf_st_count(f); i++) {
-        if (!exf_dtype_is_integer(exf_st_at(f, i)->view.dtype)) continue;
-        t = exf_st_at(f, i);
+    for (size_t i = 0; !h->field && i < f->n_tensors; i++) {
+        if (!exf_dtype_is_integer(f->tensor[i].view.dtype)) continue;
+        t = &f->tensor[i];
         n++;
     }
     if (t && n <= 1) {

@@ -20,17 +20,17 @@ enum { CHUNK = 1 << 16, MAX_DOCUMENT = EXF_MOST_DOCUMENT_BYTES };
 /* Cuts a document into chunks of tokens.  at: where it is in the source, "" or ": line 7". */
 static exf_code add_document(exf_source_chunks *p, const char *text, size_t len, const char *at, exf_err *err)
 {
-    size_t first = p->ids.n, n;
+    const exf_ids *before = &exf_tokenizer_facts_of(p->tokenizer)->around.before;
+    size_t first = p->ids.n, n = before->n;
     exf_sketch sketch;
     exf_code rc = exf_tokenizer_encode(p->tokenizer, text, len, &p->ids, err);
     if (rc != EXF_OK) {
         exf_err_prefix(err, "%s%s: ", p->source->label, at);
         return rc;
     }
-    const int32_t *before = exf_tokenizer_before(p->tokenizer, &n);
     int32_t *id = p->ids.id + first;
     /* what the tokenizer put before a document that itself begins with it, as rendered conversations do, goes */
-    if (n && p->ids.n - first >= 2 * n && memcmp(id + n, before, n * sizeof *id) == 0) {
+    if (n && p->ids.n - first >= 2 * n && memcmp(id + n, before->id, n * sizeof *id) == 0) {
         memmove(id, id + n, (p->ids.n - first - n) * sizeof *id);
         p->ids.n -= n;
         p->own_bos++;

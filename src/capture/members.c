@@ -115,8 +115,8 @@ void exf_member_names(const exf_json *object, exf_text *out)
 
 void exf_tensor_names(const exf_st_file *f, exf_text *out)
 {
-    size_t n = exf_st_count(f);
-    for (size_t i = 0; i < n; i++) append_name(out, i, exf_st_at(f, i)->view.name);
+    size_t n = f->n_tensors;
+    for (size_t i = 0; i < n; i++) append_name(out, i, f->tensor[i].view.name);
     append_rest(out, n);
 }
 

@@ -230,7 +230,7 @@ exf_code exf_pruned_tensors_make(exf_pruned_tensors *out, const exf_model *m, co
 {
     exf_code rc = EXF_OK;
     sites s = {0};
-    size_t n = exf_checkpoint_count(m->checkpoint);
+    size_t n = m->checkpoint->n_stored;
     *out = (exf_pruned_tensors){0};
     for (int l = 0; l < m->arch.n_layers; l++)
         for (size_t i = 0; i < m->family->n_rules; i++) {
@@ -240,7 +240,7 @@ exf_code exf_pruned_tensors_make(exf_pruned_tensors *out, const exf_model *m, co
             if (m->arch.is_moe[l] && has_rows && exf_rule_applies(m, r, l)) EXF_TRY(add_site(&s, m, r, l, err));
         }
     EXF_TRY(exf_mem_new(&out->tensor, n, sizeof *out->tensor, "tensors of the pruned model", err));
-    for (size_t i = 0; i < n; i++) EXF_TRY(take_tensor(out, m, &s, exf_checkpoint_at(m->checkpoint, i), kept, keep, err));
+    for (size_t i = 0; i < n; i++) EXF_TRY(take_tensor(out, m, &s, &m->checkpoint->stored[i], kept, keep, err));
 out:
     exf_mem_free(s.at);
     return rc;

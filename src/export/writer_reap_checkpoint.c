@@ -130,20 +130,6 @@ out:
     return rc;
 }
 
-static exf_code shard_header(exf_text *header, shard *s, const exf_st_file *f, const char *path, exf_err *err)
-{
-    exf_st_meta *meta = NULL;
-    size_t n = 0;
-    exf_code rc = EXF_OK;
-    for (const char *key, *value; exf_st_metadata_at(f, n, &key, &value);) n++;
-    EXF_TRY(exf_mem_new(&meta, n, sizeof *meta, "metadata", err));
-    for (size_t i = 0; i < n; i++) (void)exf_st_metadata_at(f, i, &meta[i].key, &meta[i].value);
-    EXF_TRY(exf_st_header(header, s->order, path, s->view, s->n, meta, n, err));
-out:
-    exf_mem_free(meta);
-    return rc;
-}
-
 static exf_code write_shard(writing *w, const char *path, exf_err *err)
 {
     shard s = {0};
@@ -151,7 +137,8 @@ static exf_code write_shard(writing *w, const char *path, exf_err *err)
     exf_code rc;
     EXF_TRY(fill_shard(&s, w, path, err));
     if (s.n == 0) goto out; /* nothing is left of it */
-    EXF_TRY(shard_header(&header, &s, w->tensors.tensor[s.of[0]].from->file, path, err));
+    const exf_st_file *f = w->tensors.tensor[s.of[0]].from->file;
+    EXF_TRY(exf_st_header(&header, s.order, path, s.view, s.n, f->meta, f->n_meta, err));
     EXF_TRY(exf_output_directory_file(w->dir, exf_path_name(path), err));
     EXF_TRY(exf_output_directory_write(w->dir, header.s, header.len, err));
     for (size_t i = 0; i < s.n; i++) {
@@ -252,13 +239,13 @@ static exf_code write_checkpoint(const exf_export *x, const char *path, int forc
         exf_log_warn("%s: left out %zu tensors of layers for multi-token prediction, whose experts have no scores", path,
                      w.tensors.n_dropped_layers);
     EXF_TRY(exf_output_directory_begin(&w.dir, path, force, err));
-    for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(write_shard(&w, exf_checkpoint_path(c, i), err));
+    for (size_t i = 0; i < c->n_files; i++) EXF_TRY(write_shard(&w, exf_st_path(c->file[i]), err));
     EXF_TRY(exf_each_file(x->model->dir, copy_file, &w, err));
     for (int i = 0; i < t->n_layers; i++)
         exf_expert_list_add(&list, (int)t->layer_number[i], kept + t->layer_number[i] * x->keep, x->keep);
     EXF_TRY(write_text(&w, "kept_experts.jsonl", &list, err));
     EXF_TRY(exf_table_facts_file(w.dir, x, err));
-    if (exf_checkpoint_files(c) > 1) EXF_TRY(write_index(&w, err));
+    if (c->n_files > 1) EXF_TRY(write_index(&w, err));
     EXF_TRY(exf_checkpoint_unchanged(c, err));
     rc = exf_output_directory_commit(w.dir, err);
     w.dir = NULL;

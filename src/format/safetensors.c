@@ -11,17 +11,6 @@
 
 static const char metadata_key[] = "__metadata__";
 
-struct exf_st_file {
-    exf_file *file;
-    char *header;      /* 8+N bytes; once parsed, it is overwritten with the strings that are kept */
-    size_t header_len; /* 8+N: where the data starts */
-    size_t kept;       /* bytes of header taken by kept strings */
-    exf_st_tensor *tensor;
-    size_t n_tensors;
-    exf_st_meta *meta;
-    size_t n_meta;
-};
-
 /* ---- one tensor's description ----------------------------------------- */
 
 static exf_code check_name(const char *path, const char *name, exf_err *err)
@@ -324,21 +313,6 @@ const char *exf_st_path(const exf_st_file *f)
     return exf_file_path(f->file);
 }
 
-const exf_file *exf_st_file_of(const exf_st_file *f)
-{
-    return f->file;
-}
-
-size_t exf_st_count(const exf_st_file *f)
-{
-    return f->n_tensors;
-}
-
-const exf_st_tensor *exf_st_at(const exf_st_file *f, size_t i)
-{
-    return i < f->n_tensors ? &f->tensor[i] : NULL;
-}
-
 const exf_st_tensor *exf_st_find(const exf_st_file *f, const char *name)
 {
     exf_st_tensor key = {.view.name = name};
@@ -352,24 +326,11 @@ const char *exf_st_metadata(const exf_st_file *f, const char *key)
     return m ? m->value : NULL;
 }
 
-int exf_st_metadata_at(const exf_st_file *f, size_t i, const char **key, const char **value)
-{
-    if (i >= f->n_meta) return 0;
-    *key = f->meta[i].key;
-    *value = f->meta[i].value;
-    return 1;
-}
-
 static exf_code check_span(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, size_t n, exf_err *err)
 {
     if (begin <= t->nbytes && n <= t->nbytes - begin) return EXF_OK;
     return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": %zu bytes asked for at byte %" PRIu64 " of %" PRIu64, exf_st_path(f),
                     t->view.name, n, begin, t->nbytes);
-}
-
-exf_code exf_st_use(exf_st_file *f, exf_io io, exf_err *err)
-{
-    return exf_file_use(f->file, io, err);
 }
 
 exf_code exf_st_read(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buf, size_t n, exf_err *err)

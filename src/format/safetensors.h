@@ -14,7 +14,7 @@
  * to text (a NUL inside is refused).  Unknown members of a tensor's entry are
  * ignored, as the reference reader does.
  *
- * Reading is positioned, in the way that exf_st_use() chose (base/file.h; pread
+ * Reading is positioned, in the way that exf_file_use() chose (base/file.h; pread
  * unless asked): a file is never copied whole.  Reads are thread-safe.
  * Ownership: names and shapes borrowed from the open file. */
 #ifndef EXF_FORMAT_SAFETENSORS_H
@@ -32,7 +32,19 @@ typedef struct {
     uint64_t nbytes;
 } exf_st_tensor;
 
-typedef struct exf_st_file exf_st_file;
+typedef struct { const char *key, *value; } exf_st_meta;
+
+/* An open file: read by all, changed by none. */
+typedef struct {
+    exf_file *file;
+    exf_st_tensor *tensor; /* [n_tensors] in order of name (strcmp) */
+    size_t n_tensors;
+    exf_st_meta *meta;     /* [n_meta] in order of key */
+    size_t n_meta;
+    char *header;      /* 8+N bytes; once parsed, it is overwritten with the strings that are kept */
+    size_t header_len; /* 8+N: where the data starts */
+    size_t kept;       /* bytes of header taken by kept strings */
+} exf_st_file;
 
 /* Returns 1 if the file begins as a .safetensors file does; one that cannot be read does not. */
 int exf_st_is_one(const char *path);
@@ -40,16 +52,10 @@ exf_code exf_st_open(exf_st_file **out, const char *path, exf_err *err) EXF_CHEC
 /* The same of an open file, which it closes, also on failure. */
 exf_code exf_st_open_file(exf_st_file **out, exf_file *file, exf_err *err) EXF_CHECKED;
 void exf_st_close(exf_st_file *f); /* NULL is allowed */
-/* Chooses how tensors are read from now on, as exf_file_use(). */
-exf_code exf_st_use(exf_st_file *f, exf_io io, exf_err *err) EXF_CHECKED;
 const char *exf_st_path(const exf_st_file *f);
-const exf_file *exf_st_file_of(const exf_st_file *f); /* for exf_file_state() and exf_file_unchanged() */
-size_t exf_st_count(const exf_st_file *f);
-const exf_st_tensor *exf_st_at(const exf_st_file *f, size_t i);              /* in order of name (strcmp) */
 const exf_st_tensor *exf_st_find(const exf_st_file *f, const char *name);    /* NULL if absent */
-/* Metadata value or NULL.  `at` walks them in order of key; 0 past the end. */
+/* Metadata value or NULL. */
 const char *exf_st_metadata(const exf_st_file *f, const char *key);
-int exf_st_metadata_at(const exf_st_file *f, size_t i, const char **key, const char **value);
 
 /* Raw bytes [begin, begin+n) of a tensor of f into buf; EXF_INTERNAL if it has fewer. */
 exf_code exf_st_read(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buf, size_t n, exf_err *err) EXF_CHECKED;
@@ -70,7 +76,6 @@ exf_code exf_st_check(const char *path, const exf_tensor *t, uint64_t *nbytes, e
  * bytes that came for a tensor is not its size.
  * A target that exists is refused unless force; nothing stays after abort. */
 typedef struct exf_st_writer exf_st_writer;
-typedef struct { const char *key, *value; } exf_st_meta;
 
 exf_code exf_st_writer_begin(exf_st_writer **out, const char *target, int force, const exf_tensor *tensors, size_t n_tensors,
                              const exf_st_meta *meta, size_t n_meta, exf_err *err) EXF_CHECKED;

@@ -10,13 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct exf_checkpoint {
-    exf_st_file **file;
-    size_t n_files, cap_files;
-    exf_stored_tensor *stored; /* sorted by name */
-    size_t n_stored;
-};
-
 static const char *name_of(const exf_stored_tensor *s)
 {
     return s->tensor->view.name;
@@ -39,28 +32,8 @@ void exf_checkpoint_close(exf_checkpoint *c)
 exf_code exf_checkpoint_use(exf_checkpoint *c, exf_io io, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < c->n_files; i++) rc = exf_st_use(c->file[i], io, err);
+    for (size_t i = 0; rc == EXF_OK && i < c->n_files; i++) rc = exf_file_use(c->file[i]->file, io, err);
     return rc;
-}
-
-size_t exf_checkpoint_count(const exf_checkpoint *c)
-{
-    return c->n_stored;
-}
-
-size_t exf_checkpoint_files(const exf_checkpoint *c)
-{
-    return c->n_files;
-}
-
-const char *exf_checkpoint_path(const exf_checkpoint *c, size_t i)
-{
-    return exf_st_path(c->file[i]);
-}
-
-const exf_stored_tensor *exf_checkpoint_at(const exf_checkpoint *c, size_t i)
-{
-    return i < c->n_stored ? &c->stored[i] : NULL;
 }
 
 const exf_stored_tensor *exf_checkpoint_find(const exf_checkpoint *c, const char *name)
@@ -92,12 +65,12 @@ static int is_named(const exf_st_file *f, const char *name)
 static exf_code collect_tensors(exf_checkpoint *c, exf_err *err)
 {
     size_t total = 0, n = 0;
-    for (size_t i = 0; i < c->n_files; i++) total += exf_st_count(c->file[i]);
+    for (size_t i = 0; i < c->n_files; i++) total += c->file[i]->n_tensors;
     exf_code rc = exf_mem_new(&c->stored, total, sizeof *c->stored, "tensor list", err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < c->n_files; i++)
-        for (size_t j = 0; j < exf_st_count(c->file[i]); j++)
-            c->stored[n++] = (exf_stored_tensor){c->file[i], exf_st_at(c->file[i], j)};
+        for (size_t j = 0; j < c->file[i]->n_tensors; j++)
+            c->stored[n++] = (exf_stored_tensor){c->file[i], &c->file[i]->tensor[j]};
     qsort(c->stored, n, sizeof *c->stored, by_name);
     c->n_stored = n;
     for (size_t i = 1; i < n; i++)
@@ -255,14 +228,9 @@ int exf_checkpoint_present(const char *dir)
     return found;
 }
 
-const char *exf_checkpoint_state(const exf_checkpoint *c, size_t i)
-{
-    return exf_file_state(exf_st_file_of(c->file[i]));
-}
-
 exf_code exf_checkpoint_unchanged(const exf_checkpoint *c, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < c->n_files; i++) rc = exf_file_unchanged(exf_st_file_of(c->file[i]), err);
+    for (size_t i = 0; rc == EXF_OK && i < c->n_files; i++) rc = exf_file_unchanged(c->file[i]->file, err);
     return rc;
 }

@@ -11,12 +11,18 @@
 #define EXF_MODEL_CHECKPOINT_H
 #include "format/safetensors.h"
 
-typedef struct exf_checkpoint exf_checkpoint;
-
 typedef struct {
     const exf_st_file *file;
     const exf_st_tensor *tensor;
 } exf_stored_tensor;
+
+/* An open checkpoint: read by all, changed by none. */
+typedef struct {
+    exf_st_file **file; /* [n_files] */
+    size_t n_files, cap_files;
+    exf_stored_tensor *stored; /* [n_stored] in order of name */
+    size_t n_stored;
+} exf_checkpoint;
 
 /* dir NULL: a checkpoint without files, for a model that has only a config.json. */
 exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err) EXF_CHECKED;
@@ -25,14 +31,8 @@ int exf_checkpoint_present(const char *dir);
 void exf_checkpoint_close(exf_checkpoint *c); /* NULL is allowed */
 /* Chooses how tensors are read from now on (exf_file_use()), in every file. */
 exf_code exf_checkpoint_use(exf_checkpoint *c, exf_io io, exf_err *err) EXF_CHECKED;
-size_t exf_checkpoint_count(const exf_checkpoint *c);
-const exf_stored_tensor *exf_checkpoint_at(const exf_checkpoint *c, size_t i);             /* in order of name */
 const exf_stored_tensor *exf_checkpoint_find(const exf_checkpoint *c, const char *name);   /* NULL if absent */
-size_t exf_checkpoint_files(const exf_checkpoint *c);
-const char *exf_checkpoint_path(const exf_checkpoint *c, size_t i); /* of file i < exf_checkpoint_files() */
 
-/* exf_file_state() of file i. */
-const char *exf_checkpoint_state(const exf_checkpoint *c, size_t i);
 /* EXF_MODEL naming the first file that changed or was replaced since it was opened (exf_file_unchanged()). */
 exf_code exf_checkpoint_unchanged(const exf_checkpoint *c, exf_err *err) EXF_CHECKED;
 #endif

@@ -346,14 +346,14 @@ static exf_code choose_prefix(exf_model *m, exf_err *err)
     for (size_t k = 0; k < EXF_PREFIXES && prefixes[k]; k++) {
         char layers[64];
         snprintf(layers, sizeof layers, "%slayers.", prefixes[k]);
-        for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++)
-            if (exf_starts_with(exf_checkpoint_at(m->checkpoint, i)->tensor->view.name, layers)) {
+        for (size_t i = 0; i < m->checkpoint->n_stored; i++)
+            if (exf_starts_with(m->checkpoint->stored[i].tensor->view.name, layers)) {
                 m->arch.prefix = prefixes[k];
                 return EXF_OK;
             }
     }
-    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
-        const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
+    for (size_t i = 0; i < m->checkpoint->n_stored; i++) {
+        const exf_stored_tensor *s = &m->checkpoint->stored[i];
         const char *name = s->tensor->view.name, *at = exf_starts_with(name, "layers.") ? name : strstr(name, ".layers.");
         if (!at) continue;
         at += *at == '.';

@@ -233,7 +233,7 @@ typedef struct {
 
 static void mark_used(inventory *v, const exf_stored_tensor *s)
 {
-    if (s) v->used[s - exf_checkpoint_at(v->m->checkpoint, 0)] = 1;
+    if (s) v->used[s - v->m->checkpoint->stored] = 1;
 }
 
 static exf_code check_rule(inventory *v, const exf_tensor_rule *r, int layer, exf_err *err)
@@ -288,8 +288,8 @@ static int begins_with(const exf_architecture *a, const char *name, const char *
 static exf_code check_surplus(const inventory *v, exf_err *err)
 {
     const exf_model *m = v->m;
-    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
-        const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
+    for (size_t i = 0; i < m->checkpoint->n_stored; i++) {
+        const exf_stored_tensor *s = &m->checkpoint->stored[i];
         const char *name = s->tensor->view.name;
         /* Frequencies of RoPE, which old versions of transformers stored, follow from the config. */
         int known = v->used[i] || exf_ends_with(name, "rotary_emb.inv_freq") || exf_weight_source_ignores(&m->quantization, name);
@@ -313,8 +313,8 @@ static exf_code refuse_packed(const exf_model *m, exf_err *err)
         {".absmax", EXF_QUANTIZED_BY("bitsandbytes")}, {".trellis", EXF_QUANTIZED_EXL3}, {".biases", EXF_QUANTIZED_MLX},
         {".weight._scale", EXF_QUANTIZED_QUANTO},
     };
-    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
-        const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
+    for (size_t i = 0; i < m->checkpoint->n_stored; i++) {
+        const exf_stored_tensor *s = &m->checkpoint->stored[i];
         const char *name = s->tensor->view.name;
         for (size_t k = 0; k < sizeof unread / sizeof *unread; k++)
             if (exf_ends_with(name, unread[k].ends))
@@ -334,7 +334,7 @@ exf_code exf_model_check_tensors(const exf_model *m, exf_err *err)
     inventory v = {m, NULL};
     exf_code rc;
     EXF_TRY(refuse_packed(m, err));
-    EXF_TRY(exf_mem_new(&v.used, exf_checkpoint_count(m->checkpoint), 1, "tensor inventory", err));
+    EXF_TRY(exf_mem_new(&v.used, m->checkpoint->n_stored, 1, "tensor inventory", err));
     for (int l = -1; l < m->arch.n_layers; l++)
         for (size_t i = 0; i < m->family->n_rules; i++) EXF_TRY(check_rule(&v, &m->family->rules[i], l, err));
     EXF_TRY(check_surplus(&v, err));

@@ -58,7 +58,7 @@ static exf_code list_model(input_list *in, const char *dir, int text, exf_err *e
     EXF_TRY(exf_path_join(&config, dir, "config.json", err));
     EXF_TRY(list_file(in, "config", config, err));
     EXF_TRY(exf_checkpoint_open(&c, dir, err));
-    for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(list_file(in, "weights", exf_checkpoint_path(c, i), err));
+    for (size_t i = 0; i < c->n_files; i++) EXF_TRY(list_file(in, "weights", exf_st_path(c->file[i]), err));
     if (!text) goto out;
     EXF_TRY(exf_tokenizer_path(&tokenizer, dir, err));
     EXF_TRY(list_file(in, "tokenizer", tokenizer, err));

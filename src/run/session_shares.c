@@ -101,9 +101,9 @@ exf_code exf_session_agree(const exf_session *s, const exf_recipe *r, exf_err *e
     if (!r->n_shards || r->shard_text) EXF_TRY(exf_recipe_text(r, NULL, &t, err)); /* else each rank has a shard of its own */
     exf_text_appendf(&t, "model config: sha256 %s\n", s->model->config_sha256);
     /* Name and size of every file of the checkpoint, but not when it was modified, which differs between copies. */
-    for (size_t i = 0; i < exf_checkpoint_files(files); i++) {
-        const char *size = strstr(exf_checkpoint_state(files, i), ", "), *end = size ? strstr(size + 2, ", ") : NULL;
-        exf_text_appendf(&t, "model file %s: %.*s\n", exf_path_name(exf_checkpoint_path(files, i)),
+    for (size_t i = 0; i < files->n_files; i++) {
+        const char *size = strstr(exf_file_state(files->file[i]->file), ", "), *end = size ? strstr(size + 2, ", ") : NULL;
+        exf_text_appendf(&t, "model file %s: %.*s\n", exf_path_name(exf_st_path(files->file[i])),
                          end ? (int)(end - size) - 2 : 0, end ? size + 2 : "");
     }
     exf_text_appendf(&t, "manifest: sha256 %s\ntokenizer: sha256 %s, %s before a document\ntokens: digest %s\n",
@@ -181,7 +181,7 @@ exf_code exf_session_share(exf_session *s, const exf_recipe *r, exf_err *err)
                            .check = check_ranks, .self = r->job};
     /* Ranks share chunks if their files have the same states; copies, and files at these paths on another node, have others. */
     EXF_TRY(exf_hash_new(&h, err));
-    for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(exf_hash_add_text(h, exf_checkpoint_state(c, i), err));
+    for (size_t i = 0; i < c->n_files; i++) EXF_TRY(exf_hash_add_text(h, exf_file_state(c->file[i]->file), err));
     rc = exf_hash_end(h, m.files, err);
     h = NULL;
     if (rc == EXF_OK) rc = exf_shared_chunks_open(&s->shared, &m, s->backend, err);

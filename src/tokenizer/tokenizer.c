@@ -28,7 +28,7 @@ static exf_code load_parts(exf_tokenizer *t, const exf_json *doc, const char *wh
     const exf_json *pre = exf_json_get(doc, "pre_tokenizer");
     if (t->bpe->fallback) EXF_TRY(exf_metaspace_load(&t->metaspace, &t->normalizer, pre, where, err));
     else EXF_TRY(exf_splitter_load(&t->splitter, pre, where, err));
-    EXF_TRY(exf_template_load(&t->template, exf_json_get(doc, "post_processor"), where, err));
+    EXF_TRY(exf_template_load(&t->facts.around, exf_json_get(doc, "post_processor"), where, err));
     EXF_TRY(exf_added_load(&t->added, exf_json_get(doc, "added_tokens"), t->bpe, &t->normalizer, where, err));
 out:
     return rc;
@@ -43,10 +43,10 @@ exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_bos bos, 
     *out = NULL;
     EXF_TRY(exf_mem_new(out, 1, sizeof **out, "tokenizer", err));
     EXF_TRY(exf_file_slurp(path, LARGEST_FILE, &bytes, &len, err));
-    EXF_TRY(exf_hash_bytes(bytes, len, (*out)->sha256, err));
+    EXF_TRY(exf_hash_bytes(bytes, len, (*out)->facts.sha256, err));
     if (exf_tiktoken_is(path)) {
         EXF_TRY(exf_tiktoken_load(&(*out)->bpe, &(*out)->splitter, &(*out)->added, path, bytes, len, err));
-        (*out)->template.rule = EXF_TIKTOKEN_FILE;
+        (*out)->facts.around.rule = EXF_TIKTOKEN_FILE;
     } else {
         EXF_TRY(exf_json_parse(&doc, bytes, len, path, err));
         exf_mem_free(bytes); /* before the tables grow: the parsed file is large enough */
@@ -54,11 +54,11 @@ exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_bos bos, 
         EXF_TRY(load_parts(*out, doc, path, err));
     }
     EXF_TRY(exf_template_configure(*out, path, bos, err));
-    const exf_ids *around[] = {&(*out)->template.before, &(*out)->template.after};
-    (*out)->size = (*out)->bpe->size > (*out)->added.size ? (*out)->bpe->size : (*out)->added.size;
+    const exf_ids *around[] = {&(*out)->facts.around.before, &(*out)->facts.around.after};
+    (*out)->facts.size = (*out)->bpe->size > (*out)->added.size ? (*out)->bpe->size : (*out)->added.size;
     for (int k = 0; k < 2; k++)
         for (size_t i = 0; i < around[k]->n; i++)
-            if (around[k]->id[i] >= (*out)->size) (*out)->size = around[k]->id[i] + 1;
+            if (around[k]->id[i] >= (*out)->facts.size) (*out)->facts.size = around[k]->id[i] + 1;
 out:
     exf_json_free(doc);
     exf_mem_free(bytes);
@@ -67,6 +67,11 @@ out:
         *out = NULL;
     }
     return rc;
+}
+
+const exf_tokenizer_facts *exf_tokenizer_facts_of(const exf_tokenizer *t)
+{
+    return &t->facts;
 }
 
 exf_code exf_tokenizer_path(char **out, const char *dir, exf_err *err)
@@ -94,34 +99,8 @@ void exf_tokenizer_free(exf_tokenizer *t)
     exf_normalizer_free(&t->normalizer);
     exf_splitter_free(t->splitter);
     exf_bpe_free(t->bpe);
-    exf_template_free(&t->template);
+    exf_template_free(&t->facts.around);
     exf_mem_free(t);
-}
-
-int32_t exf_tokenizer_size(const exf_tokenizer *t)
-{
-    return t->size;
-}
-
-const char *exf_tokenizer_sha256(const exf_tokenizer *t)
-{
-    return t->sha256;
-}
-
-const char *exf_tokenizer_bos(const exf_tokenizer *t)
-{
-    return t->template.said.s;
-}
-
-const int32_t *exf_tokenizer_before(const exf_tokenizer *t, size_t *n)
-{
-    *n = t->template.before.n;
-    return t->template.before.id;
-}
-
-int exf_tokenizer_bos_disputed(const exf_tokenizer *t)
-{
-    return t->template.disputed;
 }
 
 /* ---- encoding ------------------------------------------------------- */
@@ -204,9 +183,9 @@ exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t l
         return exf_fail(err, EXF_FORMAT, "text is not valid UTF-8: byte %zu is 0x%02x", valid,
                         (unsigned)(unsigned char)text[valid]);
     EXF_TRY(exf_split_work_new(&e.split, err));
-    EXF_TRY(exf_ids_add(ids, t->template.before.id, t->template.before.n, err));
+    EXF_TRY(exf_ids_add(ids, t->facts.around.before.id, t->facts.around.before.n, err));
     EXF_TRY(encode_around(&e, &t->added.raw, &e.raw, encode_stretch, text, len, err));
-    EXF_TRY(exf_ids_add(ids, t->template.after.id, t->template.after.n, err));
+    EXF_TRY(exf_ids_add(ids, t->facts.around.after.id, t->facts.around.after.n, err));
     report_progress(&e);
 out:
     if (rc != EXF_OK) ids->n = before;

@@ -50,16 +50,21 @@ exf_code exf_tokenizer_python(char **out, const char *path, exf_err *err) EXF_CH
  * beside it. */
 exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_bos bos, exf_err *err) EXF_CHECKED;
 void exf_tokenizer_free(exf_tokenizer *t); /* NULL is allowed */
-/* One more than the largest id the tokenizer can produce. */
-int32_t exf_tokenizer_size(const exf_tokenizer *t);
-/* SHA-256 of the file. */
-const char *exf_tokenizer_sha256(const exf_tokenizer *t);
-/* What goes before every document, and what decided it: "none (post_processor)", "100000 (add_bos_token)". */
-const char *exf_tokenizer_bos(const exf_tokenizer *t);
-/* The ids that go before every document, *n of them. */
-const int32_t *exf_tokenizer_before(const exf_tokenizer *t, size_t *n);
-/* 1 where transformers 5 puts another token before a document than 4.57 does, whose rule is followed. */
-int exf_tokenizer_bos_disputed(const exf_tokenizer *t);
+
+/* What goes before and after every document. */
+typedef struct {
+    exf_ids before, after;
+    exf_text said;    /* what goes before, and what decided it: "none (post_processor)", "100000 (add_bos_token)" */
+    int disputed;     /* transformers 5 puts another token before a document than 4.57 does, whose rule is followed */
+    int seen;         /* the post-processor's TemplateProcessing */
+    const char *rule; /* what decided, where the post-processor did not */
+} exf_template;
+typedef struct {
+    char sha256[EXF_SHA256_HEX]; /* of the file */
+    int32_t size;                /* one more than the largest id that the tokenizer can produce */
+    exf_template around;
+} exf_tokenizer_facts;
+const exf_tokenizer_facts *exf_tokenizer_facts_of(const exf_tokenizer *t);
 extern const char exf_unicode_version[]; /* of the character classes in patterns */
 
 /* Appends the ids of len bytes of UTF-8 text (NUL bytes are ordinary

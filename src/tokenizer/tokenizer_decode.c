@@ -23,7 +23,7 @@ static void take_added(exf_decoder *d, const exf_added_set *set)
 exf_code exf_decoder_new(exf_decoder **out, const exf_tokenizer *t, exf_err *err)
 {
     const exf_bpe *bpe = t->bpe;
-    size_t n = (size_t)t->size;
+    size_t n = (size_t)t->facts.size;
     exf_code rc;
     exf_decoder *d = NULL;
     *out = NULL;

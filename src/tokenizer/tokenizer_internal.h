@@ -162,16 +162,7 @@ exf_code exf_regex_literal(exf_text *out, exf_alphabet *a, const char *text, siz
 
 /* ---- what stands before and after a document (tokenizer_template.c) ---------- */
 
-/* Zero-initialise; exf_template_free. */
-typedef struct {
-    exf_ids before, after;
-    int seen;         /* the post-processor's TemplateProcessing */
-    const char *rule; /* what decided, where the post-processor did not */
-    int disputed;     /* the post-processor would have put another token before */
-    exf_text said;
-} exf_template;
-
-/* part: the "post_processor" object. */
+/* t: zero-initialised; exf_template_free, also after a failure.  part: the "post_processor" object. */
 exf_code exf_template_load(exf_template *t, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
 /* Then applies tokenizer_config.json, beside the file tokenizer, if it is there, and the run's choice. */
 exf_code exf_template_configure(exf_tokenizer *tokens, const char *tokenizer, exf_bos bos, exf_err *err) EXF_CHECKED;
@@ -291,13 +282,11 @@ exf_code exf_tiktoken_load(exf_bpe **bpe, exf_splitter **splitter, exf_added *ad
 /* ---- all parts together --------------------------------------------------------- */
 
 struct exf_tokenizer {
-    char sha256[EXF_SHA256_HEX];
-    int32_t size;
+    exf_tokenizer_facts facts;
     exf_added added;
     exf_normalizer normalizer;
     exf_splitter *splitter;  /* NULL: the pre-tokenizer is metaspace */
     exf_metaspace metaspace;
     exf_bpe *bpe;
-    exf_template template;
 };
 #endif

@@ -137,7 +137,7 @@ out:
 
 exf_code exf_template_configure(exf_tokenizer *tokens, const char *tokenizer, exf_bos bos, exf_err *err)
 {
-    exf_template *t = &tokens->template;
+    exf_template *t = &tokens->facts.around;
     exf_json *config = NULL;
     char *dir = NULL, *path = NULL;
     int found = 0;

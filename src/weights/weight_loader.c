@@ -24,21 +24,6 @@ static int readers_of(const exf_weight_loader_options *o)
     return n < 1 ? 1 : n > MOST_READERS ? MOST_READERS : n;
 }
 
-/* ---- what both kinds of threads need ------------------------------------------------------------------ */
-
-int exf_weight_loader_failed_before(const exf_weight_loader *s, size_t load, size_t chunk)
-{
-    return s->err.code != EXF_OK && (s->err_load < load || (s->err_load == load && s->err_chunk < chunk));
-}
-
-void exf_weight_loader_note_failure(exf_weight_loader *s, size_t load, size_t chunk, const exf_err *err)
-{
-    if (exf_weight_loader_failed_before(s, load, chunk)) return;
-    s->err = *err;
-    s->err_load = load;
-    s->err_chunk = chunk;
-}
-
 /* ---- readers ------------------------------------------------------------------------------------------ */
 
 /* Reads a chunk into a buffer. */

@@ -48,7 +48,7 @@ static void load_and_encode(void)
     if (rc == EXF_OK) {
         rc = exf_tokenizer_encode(t, text, sizeof text - 1, &ids, &err);
         must(rc == EXF_OK || rc == EXF_MODEL);
-        for (size_t i = 0; i < ids.n; i++) must(ids.id[i] >= 0 && ids.id[i] < exf_tokenizer_size(t));
+        for (size_t i = 0; i < ids.n; i++) must(ids.id[i] >= 0 && ids.id[i] < exf_tokenizer_facts_of(t)->size);
     } else {
         must(rc == EXF_FORMAT || rc == EXF_MODEL || rc == EXF_IO);
         must(!t && strncmp(err.msg, scratch_dir, strlen(scratch_dir)) == 0);

@@ -36,7 +36,7 @@ static void encode(const exf_tokenizer *t, const char *text, size_t len)
     int valid = exf_utf8_valid(text, len) == len;
     must(valid ? rc == EXF_OK || rc == EXF_MODEL : rc == EXF_FORMAT);
     must(rc == EXF_OK || ids.n == 0);
-    for (size_t i = 0; i < ids.n; i++) must(ids.id[i] >= 0 && ids.id[i] < exf_tokenizer_size(t));
+    for (size_t i = 0; i < ids.n; i++) must(ids.id[i] >= 0 && ids.id[i] < exf_tokenizer_facts_of(t)->size);
     exf_ids_free(&ids);
 }
 

@@ -175,7 +175,7 @@ START_TEST(tensors_askew)
     for (int i = 0; i < 3000; i++) wide[i] = (uint16_t)(i * 17);
     ck_ok(exf_st_write(exf_scratch("askew.safetensors"), 1, t, 3, NULL, 0, NULL, &e), e);
     ck_ok(exf_st_open(&f, exf_scratch("askew.safetensors"), &e), e);
-    if (exf_st_use(f, ways[_i], &e) == EXF_OK) {
+    if (exf_file_use(f->file, ways[_i], &e) == EXF_OK) {
         ck_ok(exf_st_read(f, exf_st_find(f, "a"), 2000, got, 2000, &e), e);
         ck_assert(memcmp(got, wide + 1000, 2000) == 0);
         ck_ok(exf_st_read(f, exf_st_find(f, "b"), 0, c, 1, &e), e);

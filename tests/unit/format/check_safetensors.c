@@ -153,7 +153,7 @@ START_TEST(scalars_and_empty_tensors)
                                     "\"e\":{\"dtype\":\"F32\",\"shape\":[0,3],\"data_offsets\":[4,4]},"
                                     "\"e2\":{\"dtype\":\"I64\",\"shape\":[2,0,9223],\"data_offsets\":[0,0]},"
                                     "\"x\":{\"dtype\":\"F4\",\"shape\":[2,2],\"data_offsets\":[4,6]}}   \n", 6));
-    ck_assert_uint_eq(exf_st_count(f), 4);
+    ck_assert_uint_eq(f->n_tensors, 4);
     const exf_st_tensor *s = exf_st_find(f, "s"), *x = exf_st_find(f, "x");
     ck_assert_int_eq(s->view.rank, 0);
     ck_assert_uint_eq(s->nbytes, 4);
@@ -173,28 +173,26 @@ END_TEST
 
 START_TEST(lookups_are_by_name_in_order)
 {
-    const char *key, *value;
     exf_st_file *f = opened(file_of("{\"__metadata__\":{\"z\":\"26\",\"format\":\"pt\\n\",\"\":\"\"},"
                                     "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
                                     "\"a\":{\"dtype\":\"I8\",\"shape\":[1,2],\"data_offsets\":[1,3]}}", 3));
-    ck_assert_str_eq(exf_st_at(f, 0)->view.name, "a");
-    ck_assert_str_eq(exf_st_at(f, 1)->view.name, "b");
-    ck_assert_ptr_null(exf_st_at(f, 2));
-    ck_assert_ptr_eq(exf_st_find(f, "b"), exf_st_at(f, 1));
+    ck_assert_str_eq(f->tensor[0].view.name, "a");
+    ck_assert_str_eq(f->tensor[1].view.name, "b");
+    ck_assert_ptr_eq(exf_st_find(f, "b"), &f->tensor[1]);
     ck_assert_ptr_null(exf_st_find(f, "c"));
     ck_assert_ptr_null(exf_st_find(f, "__metadata__"));
-    ck_assert_int_eq(exf_st_at(f, 0)->view.dtype, EXF_DT_I8);
+    ck_assert_int_eq(f->tensor[0].view.dtype, EXF_DT_I8);
     ck_assert_str_eq(exf_st_metadata(f, "format"), "pt\n");
     ck_assert_ptr_null(exf_st_metadata(f, "forma"));
-    ck_assert(exf_st_metadata_at(f, 0, &key, &value) && !*key && !*value);
-    ck_assert(exf_st_metadata_at(f, 2, &key, &value) && *key == 'z' && strcmp(value, "26") == 0);
-    ck_assert(!exf_st_metadata_at(f, 3, &key, &value));
+    ck_assert_uint_eq(f->n_meta, 3);
+    ck_assert(!*f->meta[0].key && !*f->meta[0].value);
+    ck_assert(*f->meta[2].key == 'z' && strcmp(f->meta[2].value, "26") == 0);
     exf_st_close(f);
     f = opened(file_of("{}", 0));
-    ck_assert_uint_eq(exf_st_count(f), 0);
+    ck_assert_uint_eq(f->n_tensors, 0);
     ck_assert_ptr_null(exf_st_find(f, "a"));
     ck_assert_ptr_null(exf_st_metadata(f, "a"));
-    ck_assert(!exf_st_metadata_at(f, 0, &key, &value));
+    ck_assert_uint_eq(f->n_meta, 0);
     exf_st_close(f);
 }
 END_TEST

@@ -56,13 +56,12 @@ START_TEST(shards_are_one_checkpoint)
     put_shard("b.safetensors", "y");
     put_index(GOOD);
     ck_ok(open_checkpoint(&c, &e), e);
-    ck_assert_uint_eq(exf_checkpoint_count(c), 3);
-    ck_assert_uint_eq(exf_checkpoint_files(c), 2);
+    ck_assert_uint_eq(c->n_stored, 3);
+    ck_assert_uint_eq(c->n_files, 2);
     for (size_t i = 0; i < 3; i++) {
-        ck_assert_str_eq(exf_checkpoint_at(c, i)->tensor->view.name, names[i]);
-        ck_assert_ptr_eq(exf_checkpoint_find(c, names[i]), exf_checkpoint_at(c, i));
+        ck_assert_str_eq(c->stored[i].tensor->view.name, names[i]);
+        ck_assert_ptr_eq(exf_checkpoint_find(c, names[i]), &c->stored[i]);
     }
-    ck_assert_ptr_null(exf_checkpoint_at(c, 3));
     ck_assert_ptr_null(exf_checkpoint_find(c, "z"));
     ck_assert_msg(exf_ends_with(exf_st_path(exf_checkpoint_find(c, "y")->file), "/b.safetensors"), "y is elsewhere");
     exf_checkpoint_close(c);
@@ -78,7 +77,7 @@ START_TEST(links_to_shards_are_followed)
     ck_assert_int_eq(symlink("blob", exf_scratch("a.safetensors")), 0);
     put_index(GOOD);
     ck_ok(open_checkpoint(&c, &e), e);
-    ck_assert_uint_eq(exf_checkpoint_count(c), 3);
+    ck_assert_uint_eq(c->n_stored, 3);
     exf_checkpoint_close(c);
 }
 END_TEST

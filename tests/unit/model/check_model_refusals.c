@@ -35,10 +35,10 @@ static void load(specimen *s, const char *dir)
 {
     exf_err e;
     ck_ok(exf_model_open(&s->model, dir, &e), e);
-    s->n = exf_checkpoint_count(s->model->checkpoint);
+    s->n = s->model->checkpoint->n_stored;
     ck_assert_uint_lt(s->n, MAX_TENSORS - 1);
     for (size_t i = 0; i < s->n; i++) {
-        const exf_stored_tensor *from = exf_checkpoint_at(s->model->checkpoint, i);
+        const exf_stored_tensor *from = &s->model->checkpoint->stored[i];
         void *data;
         ck_ok(exf_mem_new(&data, (size_t)from->tensor->nbytes + 4096, 1, "tensor", &e), e); /* room for a shape that grows */
         ck_ok(exf_st_read(from->file, from->tensor, 0, data, (size_t)from->tensor->nbytes, &e), e);
@@ -49,7 +49,7 @@ static void load(specimen *s, const char *dir)
 
 static void unload(specimen *s)
 {
-    for (size_t i = 0; i < exf_checkpoint_count(s->model->checkpoint); i++) exf_mem_free((void *)(uintptr_t)s->tensor[i].data);
+    for (size_t i = 0; i < s->model->checkpoint->n_stored; i++) exf_mem_free((void *)(uintptr_t)s->tensor[i].data);
     exf_model_close(s->model);
 }
 
@@ -244,7 +244,7 @@ START_TEST(prefixes_are_read_or_named)
     load(s, "tests/golden/qwen3_moe");
     rename_all(s, "model.language_model.");
     ck_ok(reopen(s, &e), e);
-    for (size_t i = 0; i < s->n; i++) s->tensor[i].name = exf_checkpoint_at(s->model->checkpoint, i)->tensor->view.name;
+    for (size_t i = 0; i < s->n; i++) s->tensor[i].name = s->model->checkpoint->stored[i].tensor->view.name;
     rename_all(s, "thinker.model.");
     REFUSED(s, "another prefix", "model.safetensors", "\"thinker.model.\"", "qwen3_moe", "\"model.\"", "\"model.language_model.\"");
     unload(s);

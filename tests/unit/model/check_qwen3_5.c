@@ -69,8 +69,8 @@ static void write_tensors(const char *prefix, int unstack)
     exf_err err;
     memset(&r, 0, sizeof r);
     ck_ok(exf_st_open(&f, "tests/golden/qwen3_5_moe/model.safetensors", &err), err);
-    for (size_t i = 0; i < exf_st_count(f); i++) {
-        const exf_st_tensor *t = exf_st_at(f, i);
+    for (size_t i = 0; i < f->n_tensors; i++) {
+        const exf_st_tensor *t = &f->tensor[i];
         char name[EXF_TENSOR_NAME_LEN];
         if (exf_starts_with(t->view.name, long_prefix))
             snprintf(name, sizeof name, "%s%s", prefix, t->view.name + strlen(long_prefix));

@@ -46,7 +46,7 @@ START_TEST(golden_texts)
     open_golden(_i, &t, &texts);
     for (size_t i = 0; i < GOLDEN_TEXTS; i++)
         ck_assert_msg(agrees(t, exf_json_at(texts, i), &ids), "%s: golden text %zu differs", shape[_i], i);
-    ck_assert_int_eq(exf_tokenizer_size(t), 1504);
+    ck_assert_int_eq(exf_tokenizer_facts_of(t)->size, 1504);
     exf_ids_free(&ids);
     exf_json_free(texts);
     exf_tokenizer_free(t);
@@ -120,9 +120,9 @@ START_TEST(demo_tokenizer)
     ck_ok(exf_tokenizer_encode(t, text, strlen(text), &ids, &e), e);
     ck_assert_uint_eq(ids.n, sizeof want / sizeof want[0]);
     ck_assert_mem_eq(ids.id, want, sizeof want);
-    ck_assert_int_eq(exf_tokenizer_size(t), 2048);
+    ck_assert_int_eq(exf_tokenizer_facts_of(t)->size, 2048);
     ck_ok(exf_hash_file(path, hex, &e), e);
-    ck_assert_str_eq(exf_tokenizer_sha256(t), hex);
+    ck_assert_str_eq(exf_tokenizer_facts_of(t)->sha256, hex);
     exf_ids_free(&ids);
     exf_tokenizer_free(t);
 }
@@ -329,7 +329,7 @@ START_TEST(templates_surround)
     exf_err e;
     exf_tokenizer *t;
     ck_ok(exf_tokenizer_load(&t, make(p), EXF_BOS_AUTO, &e), e);
-    ck_assert_int_eq(exf_tokenizer_size(t), 302);
+    ck_assert_int_eq(exf_tokenizer_facts_of(t)->size, 302);
     exf_tokenizer_free(t);
 }
 END_TEST

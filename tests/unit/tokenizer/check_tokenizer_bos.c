@@ -58,13 +58,13 @@ START_TEST(families_as_transformers)
     exf_json *golden;
     ck_ok(exf_json_load(&golden, file_of(_i, "ids.json"), 1 << 20, &e), e);
     ck_ok(exf_tokenizer_load(&t, file_of(_i, "tokenizer.json"), EXF_BOS_AUTO, &e), e);
-    ck_assert_str_eq(exf_tokenizer_bos(t), family[_i].said);
-    ck_assert_int_eq(exf_tokenizer_bos_disputed(t), family[_i].disputed);
+    ck_assert_str_eq(exf_tokenizer_facts_of(t)->around.said.s, family[_i].said);
+    ck_assert_int_eq(exf_tokenizer_facts_of(t)->around.disputed, family[_i].disputed);
     ck_assert_int_eq(!is_equal(exf_json_get(golden, "4.57"), exf_json_get(golden, "5.23")), family[_i].disputed);
     expect_golden(t, golden, "4.57", 0);
     exf_tokenizer_free(t);
     ck_ok(exf_tokenizer_load(&t, file_of(_i, "tokenizer.json"), EXF_BOS_NEVER, &e), e);
-    ck_assert_str_eq(exf_tokenizer_bos(t), "none (data.bos: never)");
+    ck_assert_str_eq(exf_tokenizer_facts_of(t)->around.said.s, "none (data.bos: never)");
     expect_golden(t, golden, "4.57", family[_i].auto_id >= 0);
     if (strcmp(family[_i].name, "deepseek_v2_with_eos") != 0 && family[_i].disputed) expect_golden(t, golden, "5.23", 0);
     exf_tokenizer_free(t);
@@ -83,7 +83,8 @@ START_TEST(a_run_that_wants_it_always)
         return;
     }
     ck_ok(rc, e);
-    ck_assert_str_eq(exf_tokenizer_bos(t), family[_i].always_id == 1 ? "1 (data.bos: always)" : "256 (data.bos: always)");
+    ck_assert_str_eq(exf_tokenizer_facts_of(t)->around.said.s,
+                     family[_i].always_id == 1 ? "1 (data.bos: always)" : "256 (data.bos: always)");
     ck_ok(exf_tokenizer_encode(t, "a", 1, &ids, &e), e);
     ck_assert_int_eq(ids.id[0], family[_i].always_id);
     ck_assert_int_ne(ids.id[1], family[_i].always_id);
@@ -134,7 +135,7 @@ START_TEST(configurations_decide)
     ck_ok(load(&t, told[_i].config, told[_i].post, told[_i].bos, &e), e);
     expect_encoded(t, "a", 1, told[_i].ids);
     ck_ok(exf_tokenizer_encode(t, "a", 1, &ids, &e), e);
-    for (size_t i = 0; i < ids.n; i++) ck_assert_int_lt(ids.id[i], exf_tokenizer_size(t));
+    for (size_t i = 0; i < ids.n; i++) ck_assert_int_lt(ids.id[i], exf_tokenizer_facts_of(t)->size);
     exf_ids_free(&ids);
     exf_tokenizer_free(t);
 }

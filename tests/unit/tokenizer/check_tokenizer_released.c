@@ -40,7 +40,7 @@ START_TEST(texts_as_the_libraries)
     ck_ok(exf_json_load(&texts, RELEASED "texts.json", 1 << 20, &e), e);
     ck_ok(exf_json_load(&want, path, 1 << 20, &e), e);
     open_shape(_i, &t);
-    ck_assert_int_eq(exf_tokenizer_size(t), shape[_i].size);
+    ck_assert_int_eq(exf_tokenizer_facts_of(t)->size, shape[_i].size);
     expect_texts(t, texts, want, TEXTS, 0, shape[_i].name);
     exf_tokenizer_free(t);
     exf_json_free(texts);

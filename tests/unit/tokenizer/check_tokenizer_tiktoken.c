@@ -84,8 +84,8 @@ START_TEST(special_tokens_are_named_or_numbered)
     expect((files){0}, "<|reserved_token_259|>|>", /* it has a name */
            "60 124 114 101 115 101 114 118 101 100 95 116 111 107 101 110 95 50 53 57 124 62 124 62");
     ck_ok(exf_tokenizer_load(&t, make_files((files){0}), EXF_BOS_AUTO, &e), e);
-    ck_assert_int_eq(exf_tokenizer_size(t), 263);
-    ck_assert_str_eq(exf_tokenizer_bos(t), "none (tiktoken.model)");
+    ck_assert_int_eq(exf_tokenizer_facts_of(t)->size, 263);
+    ck_assert_str_eq(exf_tokenizer_facts_of(t)->around.said.s, "none (tiktoken.model)");
     exf_tokenizer_free(t);
     const char *config = "{" CLASS ",\"added_tokens_decoder\":{\"259\":{\"content\":\"[B]\"}},\"bos_token\":\"[B]\"}";
     ck_ok(exf_tokenizer_load(&t, make_files((files){.config = config}), EXF_BOS_ALWAYS, &e), e);

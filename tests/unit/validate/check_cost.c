@@ -28,8 +28,8 @@ static int layer_of(const char *name)
 static double stored(const exf_model *m, int layer, const char *part)
 {
     double bytes = 0;
-    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
-        const exf_st_tensor *t = exf_checkpoint_at(m->checkpoint, i)->tensor;
+    for (size_t i = 0; i < m->checkpoint->n_stored; i++) {
+        const exf_st_tensor *t = m->checkpoint->stored[i].tensor;
         const char *name = t->view.name;
         if (strstr(name, "mtp.") || strstr(name, ".visual.")) continue;
         if (strstr(name, part) && !strstr(name, "shared_expert") && layer_of(name) == layer)

@@ -95,9 +95,9 @@ START_TEST(a_file_cut_within_a_piece_ends_the_load)
     uint16_t *bytes;
     exf_model *m = open_tall();
     const exf_stored_tensor *embed = NULL;
-    for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++)
-        if (strcmp(exf_checkpoint_at(m->checkpoint, i)->tensor->view.name, "model.embed_tokens.weight") == 0)
-            embed = exf_checkpoint_at(m->checkpoint, i);
+    for (size_t i = 0; i < m->checkpoint->n_stored; i++)
+        if (strcmp(m->checkpoint->stored[i].tensor->view.name, "model.embed_tokens.weight") == 0)
+            embed = &m->checkpoint->stored[i];
     ck_assert_ptr_nonnull(embed);
     ck_ok(exf_mem_new(&bytes, (size_t)ROWS * T_H, sizeof *bytes, "test tensor", &e), e);
     ck_assert_int_eq(truncate(exf_scratch("model.safetensors"), (off_t)embed->tensor->offset + EXF_SLICE_BYTES * 3 / 2), 0);
