@@ -126,8 +126,8 @@ exf_code exf_capture_weights_facts(exf_provenance *p, const exf_model *m, exf_er
     exf_text parts = {0}, by_place = {0};
     exf_code rc = EXF_OK;
     if (!m->identity) return EXF_OK;
-    EXF_TRY(exf_weight_identity_list(m->identity, &parts, err));
-    EXF_TRY(exf_weight_identity_list_by_place(m->identity, &by_place, err));
+    EXF_TRY(exf_weight_identity_list(m->identity, 0, &parts, err));
+    EXF_TRY(exf_weight_identity_list(m->identity, 1, &by_place, err));
     if (!parts.s) goto out;
     EXF_TRY(exf_weights_facts_add(p, parts.s, by_place.s, err));
     EXF_TRY(add_routers(p, m, err));

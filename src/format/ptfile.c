@@ -28,17 +28,12 @@ typedef struct {
     const char *where;
 } pickler;
 
-static void write_bytes(pickler *p, const void *bytes, size_t n)
-{
-    exf_text_append(p->out, bytes, n);
-}
-
 /* Writes an opcode and the n low bytes of v after it, little endian. */
 static void write_op(pickler *p, char code, uint64_t v, int n)
 {
     char b[9] = {code};
     for (int i = 0; i < n; i++) b[1 + i] = (char)(v >> (8 * i) & 0xff);
-    write_bytes(p, b, (size_t)n + 1);
+    exf_text_append(p->out, b, (size_t)n + 1);
 }
 
 static exf_code write_text(pickler *p, const char *s, exf_err *err)
@@ -47,7 +42,7 @@ static exf_code write_text(pickler *p, const char *s, exf_err *err)
     if (exf_utf8_valid(s, n) != n) return exf_fail(err, EXF_FORMAT, "%s: text \"%.40s\" is not UTF-8", p->where, s);
     if (n > UINT32_MAX) return exf_fail(err, EXF_FORMAT, "%s: text of %zu bytes, at most 4294967295 fit", p->where, n);
     write_op(p, 'X', n, 4);
-    write_bytes(p, s, n);
+    exf_text_append(p->out, s, n);
     return EXF_OK;
 }
 
@@ -59,16 +54,16 @@ static void write_int(pickler *p, int64_t v)
     else if (v >= 0 && v <= 0xffff) write_op(p, 'M', u, 2);
     else if (v >= INT32_MIN && v <= INT32_MAX) write_op(p, 'J', u, 4);
     else {
-        write_bytes(p, "\x8a", 1);
+        exf_text_append(p->out, "\x8a", 1);
         write_op(p, 8, u, 8);
     }
 }
 
 static void write_tuple(pickler *p, const int64_t *v, int n)
 {
-    write_bytes(p, "(", 1);
+    exf_text_append(p->out, "(", 1);
     for (int i = 0; i < n; i++) write_int(p, v[i]);
-    write_bytes(p, "t", 1);
+    exf_text_append(p->out, "t", 1);
 }
 
 /* ---- tensors ------------------------------------------------------------------ */
@@ -118,7 +113,7 @@ static exf_code write_tensor(pickler *p, const exf_pt *v, exf_err *err)
     EXF_TRY(write_text(p, index, err));
     EXF_TRY(write_text(p, "cpu", err));
     write_int(p, exf_tensor_count(t));
-    write_bytes(p, "tQ", 2);
+    exf_text_append(p->out, "tQ", 2);
     EXF_TRY(exf_mem_grow(&s->at, &s->cap, s->n + 1, sizeof *s->at, p->where, err));
     s->at[s->n++] = t;
     write_int(p, 0);
@@ -145,14 +140,14 @@ static exf_code write_items(pickler *p, const exf_pt *v, int depth, exf_err *err
         for (size_t k = 0; k < i; k++)
             if (strcmp(key, v->item[k].key) == 0) return exf_fail(err, EXF_FORMAT, "%s: key \"%s\" is given twice", p->where, key);
     }
-    write_bytes(p, is_dict ? "}" : "]", 1);
+    exf_text_append(p->out, is_dict ? "}" : "]", 1);
     if (v->n == 0) goto out;
-    write_bytes(p, "(", 1);
+    exf_text_append(p->out, "(", 1);
     for (size_t i = 0; i < v->n; i++) {
         if (is_dict) EXF_TRY(write_text(p, v->item[i].key, err));
         EXF_TRY(write_object(p, &v->item[i], depth + 1, err));
     }
-    write_bytes(p, is_dict ? "u" : "e", 1);
+    exf_text_append(p->out, is_dict ? "u" : "e", 1);
 out:
     return rc;
 }
@@ -160,15 +155,15 @@ out:
 static exf_code write_object(pickler *p, const exf_pt *v, int depth, exf_err *err)
 {
     switch (v->kind) {
-    case EXF_PT_NONE: write_bytes(p, "N", 1); return EXF_OK;
-    case EXF_PT_BOOL: write_bytes(p, v->integer ? "\x88" : "\x89", 1); return EXF_OK;
+    case EXF_PT_NONE: exf_text_append(p->out, "N", 1); return EXF_OK;
+    case EXF_PT_BOOL: exf_text_append(p->out, v->integer ? "\x88" : "\x89", 1); return EXF_OK;
     case EXF_PT_INT: write_int(p, v->integer); return EXF_OK;
     case EXF_PT_REAL: { /* big endian, unlike the rest */
         uint64_t u;
         char b[9] = {'G'};
         memcpy(&u, &v->real, sizeof u);
         for (int i = 0; i < 8; i++) b[1 + i] = (char)(u >> (8 * (7 - i)) & 0xff);
-        write_bytes(p, b, sizeof b);
+        exf_text_append(p->out, b, sizeof b);
         return EXF_OK;
     }
     case EXF_PT_TEXT: return write_text(p, v->text, err);
@@ -259,9 +254,13 @@ typedef struct {
     size_t n;
 } fields;
 
-static void add_field(fields *f, uint64_t v, int n)
+typedef struct { uint64_t v; int n; } field; /* n low bytes of v, little endian */
+
+/* list: up to a field of no bytes. */
+static void add_fields(fields *f, const field *list)
 {
-    for (int i = 0; i < n; i++) f->b[f->n++] = (unsigned char)(v >> (8 * i) & 0xff);
+    for (; list->n; list++)
+        for (int i = 0; i < list->n; i++) f->b[f->n++] = (unsigned char)(list->v >> (8 * i) & 0xff);
 }
 
 static uint32_t low_bits(uint64_t v)
@@ -279,15 +278,15 @@ static exf_code write_out(archive *a, const void *bytes, size_t n, exf_err *err)
 /* From "version needed" to the length of the name, alike in both headers. */
 static void add_common(fields *f, const record *r, int wide, size_t name_len)
 {
-    add_field(f, wide ? VERSION_ZIP64 : VERSION_STORED, 2);
-    add_field(f, 0, 2); /* flags: names are ASCII */
-    add_field(f, 0, 2); /* method: stored */
-    add_field(f, 0, 2); /* time */
-    add_field(f, DOS_DATE, 2);
-    add_field(f, r->crc, 4);
-    add_field(f, low_bits(r->n), 4);
-    add_field(f, low_bits(r->n), 4);
-    add_field(f, name_len, 2);
+    add_fields(f, (const field[]){
+        {wide ? VERSION_ZIP64 : VERSION_STORED, 2},
+        {0, 2}, /* flags: names are ASCII */
+        {0, 2}, /* method: stored */
+        {0, 2}, {DOS_DATE, 2}, /* time, date */
+        {r->crc, 4},
+        {low_bits(r->n), 4}, {low_bits(r->n), 4},
+        {name_len, 2},
+        {0}});
 }
 
 /* The padding is an extra field named "FB", filled with "Z", which makes the data start at a multiple of 64. */
@@ -301,20 +300,14 @@ static exf_code write_local(archive *a, record *r, exf_err *err)
     r->offset = a->at;
     uint64_t end = a->at + LOCAL + len + zip64 + PADDING_HEAD;
     size_t pad = (ALIGNMENT - end % ALIGNMENT) % ALIGNMENT;
-    add_field(&f, 0x04034b50, 4);
+    add_fields(&f, (const field[]){{0x04034b50, 4}, {0}});
     add_common(&f, r, zip64 != 0, len);
-    add_field(&f, zip64 + PADDING_HEAD + pad, 2);
+    add_fields(&f, (const field[]){{zip64 + PADDING_HEAD + pad, 2}, {0}});
     EXF_TRY(write_out(a, f.b, f.n, err));
     EXF_TRY(write_out(a, name, len, err));
     f.n = 0;
-    if (zip64) {
-        add_field(&f, 1, 2);
-        add_field(&f, 16, 2);
-        add_field(&f, r->n, 8);
-        add_field(&f, r->n, 8);
-    }
-    add_field(&f, 'F' | 'B' << 8, 2);
-    add_field(&f, pad, 2);
+    if (zip64) add_fields(&f, (const field[]){{1, 2}, {16, 2}, {r->n, 8}, {r->n, 8}, {0}});
+    add_fields(&f, (const field[]){{'F' | 'B' << 8, 2}, {pad, 2}, {0}});
     EXF_TRY(write_out(a, f.b, f.n, err));
     memset(padding, 'Z', sizeof padding);
     EXF_TRY(write_out(a, padding, pad, err));
@@ -329,27 +322,21 @@ static exf_code write_central(archive *a, const record *r, exf_err *err)
     size_t zip64 = wide ? 4u + (wide_n ? 16u : 0u) + (wide_offset ? 8u : 0u) : 0;
     fields f = {.n = 0};
     exf_code rc;
-    add_field(&f, 0x02014b50, 4);
-    add_field(&f, wide ? VERSION_ZIP64 : VERSION_STORED, 2); /* made by, on no particular system */
+    /* "made by" is on no particular system */
+    add_fields(&f, (const field[]){{0x02014b50, 4}, {wide ? VERSION_ZIP64 : VERSION_STORED, 2}, {0}});
     add_common(&f, r, wide, strlen(name));
-    add_field(&f, zip64, 2);
-    add_field(&f, 0, 2); /* comment */
-    add_field(&f, 0, 2); /* disk */
-    add_field(&f, 0, 2); /* internal attributes */
-    add_field(&f, 0, 4); /* external attributes */
-    add_field(&f, low_bits(r->offset), 4);
+    add_fields(&f, (const field[]){
+        {zip64, 2},
+        {0, 2}, {0, 2}, /* comment, disk */
+        {0, 2}, {0, 4}, /* internal and external attributes */
+        {low_bits(r->offset), 4},
+        {0}});
     EXF_TRY(write_out(a, f.b, f.n, err));
     EXF_TRY(write_out(a, name, strlen(name), err));
     f.n = 0;
-    if (wide) {
-        add_field(&f, 1, 2);
-        add_field(&f, zip64 - 4, 2);
-    }
-    if (wide_n) {
-        add_field(&f, r->n, 8);
-        add_field(&f, r->n, 8);
-    }
-    if (wide_offset) add_field(&f, r->offset, 8);
+    if (wide) add_fields(&f, (const field[]){{1, 2}, {zip64 - 4, 2}, {0}});
+    if (wide_n) add_fields(&f, (const field[]){{r->n, 8}, {r->n, 8}, {0}});
+    if (wide_offset) add_fields(&f, (const field[]){{r->offset, 8}, {0}});
     EXF_TRY(write_out(a, f.b, f.n, err));
 out:
     return rc;
@@ -358,34 +345,24 @@ out:
 /* Start and size of the central directory, once in 64 bits where they or the number of records need it. */
 static exf_code write_end(archive *a, uint64_t start, exf_err *err)
 {
-    uint64_t size = a->at - start, end = a->at;
+    uint64_t size = a->at - start, end = a->at, n = a->n < MAX_RECORDS ? a->n : MAX_RECORDS;
     int wide = start >= zip64_from || size >= zip64_from || a->n >= MAX_RECORDS;
     fields f = {.n = 0};
     exf_code rc;
-    if (wide) {
-        add_field(&f, 0x06064b50, 4);
-        add_field(&f, END64 - 12, 8);
-        add_field(&f, VERSION_ZIP64, 2);
-        add_field(&f, VERSION_ZIP64, 2);
-        add_field(&f, 0, 8); /* this disk, the directory's disk */
-        add_field(&f, a->n, 8);
-        add_field(&f, a->n, 8);
-        add_field(&f, size, 8);
-        add_field(&f, start, 8);
-        add_field(&f, 0x07064b50, 4);
-        add_field(&f, 0, 4);
-        add_field(&f, end, 8);
-        add_field(&f, 1, 4); /* disks */
-    }
+    if (wide)
+        add_fields(&f, (const field[]){
+            {0x06064b50, 4}, {END64 - 12, 8}, {VERSION_ZIP64, 2}, {VERSION_ZIP64, 2},
+            {0, 8}, /* this disk, the directory's disk */
+            {a->n, 8}, {a->n, 8}, {size, 8}, {start, 8},
+            {0x07064b50, 4}, {0, 4}, {end, 8},
+            {1, 4}, /* disks */
+            {0}});
     EXF_TRY(write_out(a, f.b, f.n, err));
     f.n = 0;
-    add_field(&f, 0x06054b50, 4);
-    add_field(&f, 0, 4);
-    add_field(&f, a->n < MAX_RECORDS ? a->n : MAX_RECORDS, 2);
-    add_field(&f, a->n < MAX_RECORDS ? a->n : MAX_RECORDS, 2);
-    add_field(&f, low_bits(size), 4);
-    add_field(&f, low_bits(start), 4);
-    add_field(&f, 0, 2); /* comment */
+    add_fields(&f, (const field[]){
+        {0x06054b50, 4}, {0, 4}, {n, 2}, {n, 2}, {low_bits(size), 4}, {low_bits(start), 4},
+        {0, 2}, /* comment */
+        {0}});
     EXF_TRY(write_out(a, f.b, f.n, err));
 out:
     return rc;
@@ -398,9 +375,9 @@ exf_code exf_pt_write(const char *target, int force, const exf_pt *root, const e
     pt_storages storages = {0};
     pickler p = {&pickle, &storages, target};
     exf_code rc;
-    write_bytes(&p, "\x80\x02", 2);
+    exf_text_append(p.out, "\x80\x02", 2);
     EXF_TRY(write_object(&p, root, 0, err));
-    write_bytes(&p, ".", 1);
+    exf_text_append(p.out, ".", 1);
     EXF_TRY(exf_text_end(&pickle, err));
     EXF_TRY(list_records(&a, &pickle, &storages, extra, n_extra, err));
     EXF_TRY(exf_output_file_begin(&a.file, target, force, err));

@@ -44,29 +44,6 @@ static int by_dtype_then_name(const void *a, const void *b)
     return by_tensor_name(a, b);
 }
 
-/* Checks the tensors and fills their slots but for the offsets; *order becomes the pointers to the tensors in the order of
- * their data, which the caller frees. */
-static exf_code lay_out(exf_st_writer *w, const exf_tensor ***order, const exf_tensor *tensors, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_new(order, w->n, sizeof **order, w->target, err));
-    for (size_t i = 0; i < w->n; i++) {
-        EXF_TRY(exf_st_check(w->target, &tensors[i], &w->slot[i].nbytes, err));
-        w->slot[i].name = w->names.len;
-        exf_text_append(&w->names, tensors[i].name, strlen(tensors[i].name) + 1);
-        atomic_init(&w->slot[i].written, 0);
-        (*order)[i] = &tensors[i];
-    }
-    EXF_TRY(exf_text_end(&w->names, err));
-    qsort(*order, w->n, sizeof **order, by_tensor_name);
-    for (size_t i = 1; i < w->n; i++)
-        if (by_tensor_name(&(*order)[i - 1], &(*order)[i]) == 0)
-            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": announced twice", w->target, (*order)[i]->name);
-    qsort(*order, w->n, sizeof **order, by_dtype_then_name);
-out:
-    return rc;
-}
-
 static int by_key(const void *a, const void *b)
 {
     const exf_st_meta *x = a, *y = b;
@@ -104,13 +81,28 @@ out:
     return rc;
 }
 
-/* Appends the header, from its length to its padding, and fills the slots.  *order: as lay_out() makes it. */
+/* Checks the tensors, appends the header, from its length to its padding, and fills the slots.  *order becomes the pointers to the
+ * tensors in the order of their data, which the caller frees. */
 static exf_code build_header(exf_text *h, exf_st_writer *w, const exf_tensor ***order, const exf_tensor *tensors,
                              const exf_st_meta *meta, size_t n_meta, exf_err *err)
 {
     uint64_t at = 0;
     exf_code rc;
-    EXF_TRY(lay_out(w, order, tensors, err));
+    EXF_TRY(exf_mem_new(order, w->n, sizeof **order, w->target, err));
+    for (size_t i = 0; i < w->n; i++) {
+        EXF_TRY(exf_st_check(w->target, &tensors[i], &w->slot[i].nbytes, err));
+        w->slot[i].name = w->names.len;
+        exf_text_append(&w->names, tensors[i].name, strlen(tensors[i].name) + 1);
+        atomic_init(&w->slot[i].written, 0);
+        (*order)[i] = &tensors[i];
+    }
+    EXF_TRY(exf_text_end(&w->names, err));
+    qsort(*order, w->n, sizeof **order, by_tensor_name);
+    for (size_t i = 1; i < w->n; i++)
+        if (by_tensor_name(&(*order)[i - 1], &(*order)[i]) == 0)
+            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": announced twice", w->target, (*order)[i]->name);
+    qsort(*order, w->n, sizeof **order, by_dtype_then_name);
+
     exf_text_append(h, "\0\0\0\0\0\0\0\0{", 9);
     EXF_TRY(append_metadata(h, w->target, meta, n_meta, err));
     for (size_t i = 0; i < w->n; i++) {
@@ -160,19 +152,14 @@ out:
 
 /* ---- the writer ----------------------------------------------------------- */
 
-static void free_writer(exf_st_writer *w)
-{
-    exf_text_free(&w->names);
-    exf_mem_free(w->slot);
-    exf_mem_free(w->target);
-    exf_mem_free(w);
-}
-
 void exf_st_writer_abort(exf_st_writer *w)
 {
     if (!w) return;
     exf_output_file_abort(w->file);
-    free_writer(w);
+    exf_text_free(&w->names);
+    exf_mem_free(w->slot);
+    exf_mem_free(w->target);
+    exf_mem_free(w);
 }
 
 /* Begins a file and writes its header; gives the caller the header and the tensors in the order of their data, to free. */
@@ -231,11 +218,11 @@ exf_code exf_st_writer_commit(exf_st_writer *w, exf_err *err)
             rc = exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": %" PRIu64 " bytes put, it has %" PRIu64, w->target,
                           w->names.s + s->name, got, s->nbytes);
     }
-    if (rc == EXF_OK)
+    if (rc == EXF_OK) {
         rc = exf_output_file_commit(w->file, err);
-    else
-        exf_output_file_abort(w->file);
-    free_writer(w);
+        w->file = NULL;
+    }
+    exf_st_writer_abort(w);
     return rc;
 }
 

@@ -10,14 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *name_of(const exf_stored_tensor *s)
-{
-    return s->tensor->view.name;
-}
-
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(name_of(a), name_of(b));
+    return strcmp(exf_stored_name(a), exf_stored_name(b));
 }
 
 void exf_checkpoint_close(exf_checkpoint *c)
@@ -75,7 +70,7 @@ static exf_code collect_tensors(exf_checkpoint *c, exf_err *err)
     c->n_stored = n;
     for (size_t i = 1; i < n; i++)
         if (by_name(&c->stored[i - 1], &c->stored[i]) == 0)
-            return exf_fail(err, EXF_FORMAT, "tensor \"%s\" is in both %s and %s", name_of(&c->stored[i]),
+            return exf_fail(err, EXF_FORMAT, "tensor \"%s\" is in both %s and %s", exf_stored_name(&c->stored[i]),
                             exf_st_path(c->stored[i - 1].file), exf_st_path(c->stored[i].file));
     return EXF_OK;
 }
@@ -92,9 +87,9 @@ static exf_code check_index(const exf_checkpoint *c, const exf_json *map, const 
                             exf_st_path(s->file), shard);
     }
     for (size_t i = 0; i < c->n_stored; i++)
-        if (!exf_json_get(map, name_of(&c->stored[i])))
-            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" of %s is not in the index", index_path, name_of(&c->stored[i]),
-                            exf_st_path(c->stored[i].file));
+        if (!exf_json_get(map, exf_stored_name(&c->stored[i])))
+            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" of %s is not in the index", index_path,
+                            exf_stored_name(&c->stored[i]), exf_st_path(c->stored[i].file));
     return EXF_OK;
 }
 

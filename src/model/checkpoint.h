@@ -16,6 +16,11 @@ typedef struct {
     const exf_st_tensor *tensor;
 } exf_stored_tensor;
 
+static inline const char *exf_stored_name(const exf_stored_tensor *s)
+{
+    return s->tensor->view.name;
+}
+
 /* An open checkpoint: read by all, changed by none. */
 typedef struct {
     exf_st_file **file; /* [n_files] */

@@ -185,8 +185,8 @@ static exf_code compare_values(const exf_stored_tensor *a, const exf_stored_tens
     EXF_TRY(exf_mem_new(&v, 2 * CHUNK, sizeof *v, "head", err));
     for (size_t at = 0; *equal && at < n; at += CHUNK) {
         size_t some = n - at < CHUNK ? n - at : CHUNK;
-        EXF_TRY(exf_stored_read_f32(a, at, some, v, err));
-        EXF_TRY(exf_stored_read_f32(b, at, some, v + CHUNK, err));
+        EXF_TRY(exf_stored_read(a, at, some, v, NULL, err));
+        EXF_TRY(exf_stored_read(b, at, some, v + CHUNK, NULL, err));
         *equal = memcmp(v, v + CHUNK, some * sizeof *v) == 0;
     }
 out:

@@ -262,7 +262,7 @@ static char *digest_at(exf_weight_identity *id, int i, int places)
     return places ? id->part[i].is.by_place : id->part[i].is.by_name;
 }
 
-static exf_code list_digests(exf_weight_identity *id, int places, exf_text *out, exf_err *err)
+exf_code exf_weight_identity_list(exf_weight_identity *id, int places, exf_text *out, exf_err *err)
 {
     const char *separator = "";
     pthread_mutex_lock(&id->lock);
@@ -276,16 +276,6 @@ static exf_code list_digests(exf_weight_identity *id, int places, exf_text *out,
     }
     pthread_mutex_unlock(&id->lock);
     return exf_text_end(out, err);
-}
-
-exf_code exf_weight_identity_list(exf_weight_identity *id, exf_text *out, exf_err *err)
-{
-    return list_digests(id, 0, out, err);
-}
-
-exf_code exf_weight_identity_list_by_place(exf_weight_identity *id, exf_text *out, exf_err *err)
-{
-    return list_digests(id, 1, out, err);
 }
 
 exf_code exf_weight_identity_restore(exf_weight_identity *id, const char *list, const char *by_place, const char *path,
@@ -324,7 +314,7 @@ out:
 
 /* ---- stored read ------------------------------------------------------------------------------- */
 
-exf_code exf_stored_read_hashed(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_piece_hash *hash, exf_err *err)
+exf_code exf_stored_read(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_piece_hash *hash, exf_err *err)
 {
     enum { CHUNK = 1 << 20 }; /* elements decoded at a time: the raw bytes are never all in memory */
     exf_dtype dtype = s->tensor->view.dtype;
@@ -347,9 +337,4 @@ exf_code exf_stored_read_hashed(const exf_stored_tensor *s, size_t begin, size_t
 out:
     exf_mem_free(raw);
     return rc;
-}
-
-exf_code exf_stored_read_f32(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_err *err)
-{
-    return exf_stored_read_hashed(s, begin, n, dst, NULL, err);
 }

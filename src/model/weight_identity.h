@@ -54,9 +54,8 @@ exf_code exf_weight_identity_add(exf_weight_identity *id, const exf_weight_place
 /* Makes the digests of a part that was read whole.  EXF_MODEL if it was read or restored before and differs, or
  * differs from what is expected.  Does nothing for a part that was not read. */
 exf_code exf_weight_identity_settle(exf_weight_identity *id, int part, exf_err *err) EXF_CHECKED;
-/* Appends the digests by name, or by place, of all parts that are settled, as a digest list (base/hash.h). */
-exf_code exf_weight_identity_list(exf_weight_identity *id, exf_text *out, exf_err *err) EXF_CHECKED;
-exf_code exf_weight_identity_list_by_place(exf_weight_identity *id, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Appends the digests by name (places 0), or by place, of all parts that are settled, as a digest list (base/hash.h). */
+exf_code exf_weight_identity_list(exf_weight_identity *id, int places, exf_text *out, exf_err *err) EXF_CHECKED;
 /* Takes the parts of both lists over, as read by the run before; EXF_FORMAT naming path if one is no list of parts. */
 exf_code exf_weight_identity_restore(exf_weight_identity *id, const char *list, const char *by_place, const char *path,
                                      exf_err *err) EXF_CHECKED;
@@ -82,9 +81,8 @@ exf_code exf_piece_hash_end(exf_piece_hash *p, exf_code rc, exf_err *err) EXF_CH
 /* ---- elements of a checkpoint's tensor as float32 ------------------------- */
 
 /* Elements [begin, begin + n) as float32 (F32, F16, BF16, and integers below 2^24).
- * EXF_NUMERIC naming file, tensor and position at the first that is not finite. */
-exf_code exf_stored_read_f32(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_err *err) EXF_CHECKED;
-/* The same; the bytes that are read go to a hash too. */
-exf_code exf_stored_read_hashed(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_piece_hash *hash,
-                                exf_err *err) EXF_CHECKED;
+ * EXF_NUMERIC naming file, tensor and position at the first that is not finite.  The bytes that are read go to the hash too, if it
+ * is not NULL. */
+exf_code exf_stored_read(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_piece_hash *hash,
+                         exf_err *err) EXF_CHECKED;
 #endif

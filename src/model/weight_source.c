@@ -6,11 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-static const char *name_of(const exf_stored_tensor *s)
-{
-    return s->tensor->view.name;
-}
-
 /* ---- where the bytes are --------------------------------------------------------- */
 
 /* Returns the stored rows that are read for one row of the weight: another role's between its own, or beside them in columns. */
@@ -136,10 +131,10 @@ static exf_code check_groups(const exf_weight_source *w, const exf_raw_rows *raw
         memcpy(&g, (const char *)raw->of[EXF_STORED_GROUPS] + i * sizeof g, sizeof g);
         if (g < 0 || (size_t)g >= groups_of(w, cols))
             return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": column %zu is of group %d, expected 0 to %zu",
-                            exf_st_path(groups->file), name_of(groups), i, (int)g, groups_of(w, cols) - 1);
+                            exf_st_path(groups->file), exf_stored_name(groups), i, (int)g, groups_of(w, cols) - 1);
         if (w->order == EXF_ORDER_SEQUENCE && (size_t)g != i / (size_t)w->block_cols)
             return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": column %zu is of group %d, but \"desc_act\": false says group %zu",
-                            exf_st_path(groups->file), name_of(groups), i, (int)g, i / (size_t)w->block_cols);
+                            exf_st_path(groups->file), exf_stored_name(groups), i, (int)g, i / (size_t)w->block_cols);
     }
     return EXF_OK;
 }
@@ -155,7 +150,7 @@ static exf_code check_zeros(const exf_weight_source *w, const exf_raw_rows *raw,
         if (((stored + w->zero_add) & 15) != 8)
             return exf_fail(err, EXF_MODEL,
                             "%s: tensor \"%s\": the zero point of group %zu, row %zu is stored as %u, but %s says that all are 8, "
-                            "stored as %u", exf_st_path(zeros->file), name_of(zeros), i / w->rows, i % w->rows, stored,
+                            "stored as %u", exf_st_path(zeros->file), exf_stored_name(zeros), i / w->rows, i % w->rows, stored,
                             w->coding == EXF_CODED_AWQ ? "\"zero_point\": false" : "\"sym\": true", 8 - w->zero_add);
     }
     return EXF_OK;
@@ -177,7 +172,7 @@ static exf_code check_written_shape(const exf_weight_source *w, size_t cols, exf
     }
     if (axis[0] != (int64_t)w->rows || axis[1] != (int64_t)cols)
         rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" holds [%lld, %lld], but the weight is [%zu, %zu]", exf_st_path(s->file),
-                      name_of(s), (long long)axis[0], (long long)axis[1], w->rows, cols);
+                      exf_stored_name(s), (long long)axis[0], (long long)axis[1], w->rows, cols);
 out:
     return rc;
 }
@@ -190,7 +185,7 @@ static exf_code check_raw(const exf_weight_source *w, const exf_raw_rows *raw, s
     exf_code rc;
     if (factor && !(v > 0 && isfinite(v)))
         return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\" is %g, expected a number above 0", exf_st_path(factor->file),
-                        name_of(factor), (double)v);
+                        exf_stored_name(factor), (double)v);
     EXF_TRY(check_groups(w, raw, cols, err));
     EXF_TRY(check_zeros(w, raw, cols, err));
     if (w->shape && row == 0) rc = check_written_shape(w, cols, err);
@@ -316,13 +311,13 @@ static exf_code not_finite(const exf_weight_source *w, const exf_coded_rows *c, 
     unsigned code = w->coding == EXF_CODED_FP8 ? c->codes[at] : w->coding == EXF_CODED_FP4 ? c->codes[(i * c->cols + j) / 2] : 0;
     if (!isfinite(scale))
         return exf_fail(err, EXF_NUMERIC, "%s: scales \"%s\": the scale of block [%zu, %zu] is %s", exf_st_path(scales->file),
-                        name_of(scales), (row + i) / c->block_rows, exf_coded_group(c, j),
+                        exf_stored_name(scales), (row + i) / c->block_rows, exf_coded_group(c, j),
                         isnan(scale) ? "not a number" : "infinite");
     if (w->coding == EXF_CODED_FP8 && (code & 0x7f) == 0x7f)
         return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element [%zu, %zu] is 0x%02x, which is not a number",
-                        exf_st_path(codes->file), name_of(codes), row + i, j, code);
+                        exf_st_path(codes->file), exf_stored_name(codes), row + i, j, code);
     return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element [%zu, %zu], code 0x%02x times scale %g, is beyond float32",
-                    exf_st_path(codes->file), name_of(codes), row + i, j, code, (double)scale);
+                    exf_st_path(codes->file), exf_stored_name(codes), row + i, j, code, (double)scale);
 }
 
 static exf_code decode_coded(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t n_rows, size_t cols,
@@ -368,7 +363,7 @@ exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n
     exf_code rc;
     if (w->coding == EXF_CODED_PLAIN && !(w->how & EXF_REARRANGED)) {
         exf_piece_hash hash = exf_weight_source_piece(w, row, step, cols);
-        rc = exf_stored_read_hashed(w->of[EXF_STORED_CODES], row * cols, n_rows * cols, dst, &hash, err);
+        rc = exf_stored_read(w->of[EXF_STORED_CODES], row * cols, n_rows * cols, dst, &hash, err);
         rc = exf_piece_hash_end(&hash, rc, err);
         if (rc == EXF_OK) add_one(w, dst, n_rows * cols);
         return rc;
@@ -400,7 +395,8 @@ exf_code exf_weight_source_decode(const exf_weight_source *w, const exf_raw_rows
     if (exf_first_not_finite(dst, n) < n) {
         exf_code rc = exf_weight_source_read(w, row, n_rows, cols, dst, err); /* for its message */
         if (rc != EXF_OK) return rc;
-        return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\" has a value that is not finite", exf_st_path(s->file), name_of(s));
+        return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\" has a value that is not finite", exf_st_path(s->file),
+                        exf_stored_name(s));
     }
     add_one(w, dst, n);
     return EXF_OK;

@@ -17,11 +17,6 @@ typedef struct {
     exf_err *err;
 } search;
 
-static const char *name_of(const exf_stored_tensor *s)
-{
-    return s->tensor->view.name;
-}
-
 /* Sets the name X.ending for a weight X.weight; "" if the weight's name has another form. */
 static void name_beside(char out[EXF_ST_MAX_NAME + 1], const char *weight, const char *ending)
 {
@@ -108,12 +103,13 @@ static exf_code find_block_scale(const search *f, exf_weight_source *w, const in
     if (!s) s = exf_checkpoint_find(f->c, native);
     if (!s)
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is %s, its scales \"%s%s%s\" %s are missing from the checkpoint",
-                        exf_st_path(f->s->file), name_of(f->s), exf_dtype_name(f->s->tensor->view.dtype), fp8 ? inverse : "",
-                        fp8 && native[0] ? "\" or \"" : "", native, exf_shape_text(grid_text, sizeof grid_text, grid, 2));
+                        exf_st_path(f->s->file), exf_stored_name(f->s), exf_dtype_name(f->s->tensor->view.dtype),
+                        fp8 ? inverse : "", fp8 && native[0] ? "\" or \"" : "", native,
+                        exf_shape_text(grid_text, sizeof grid_text, grid, 2));
     exf_dtype t = s->tensor->view.dtype;
     int bytes = t == EXF_DT_F8_E8M0 || (t == EXF_DT_U8 && f->q->byte_scales && !is_native);
     if (!bytes && (is_native || (t != EXF_DT_F32 && t != EXF_DT_BF16)))
-        return exf_fail(f->err, EXF_MODEL, "%s: scales \"%s\" are %s, expected %s", exf_st_path(s->file), name_of(s),
+        return exf_fail(f->err, EXF_MODEL, "%s: scales \"%s\" are %s, expected %s", exf_st_path(s->file), exf_stored_name(s),
                         exf_dtype_name(t), is_native ? "F8_E8M0" : f->q->byte_scales ? "U8, F8_E8M0, F32 or BF16"
                                                                  : "F32 or BF16, or with \"scale_fmt\": \"ue8m0\" U8");
     w->of[EXF_STORED_SCALES] = s;
@@ -127,7 +123,7 @@ static exf_code check_fp4(const search *f, const int64_t *shape)
     int64_t stored[2] = {shape[0], shape[1] / 2};
     if (shape[1] % 2)
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is packed FP4, but %s says %lld columns, an odd number",
-                        exf_st_path(f->s->file), name_of(f->s), f->config_path, (long long)shape[1]);
+                        exf_st_path(f->s->file), exf_stored_name(f->s), f->config_path, (long long)shape[1]);
     return check_shape(f, f->s, stored, 2, " (two FP4 in a byte)");
 }
 
@@ -166,7 +162,7 @@ static exf_code check_dtype(const search *f, const exf_stored_tensor *s, const c
             size_t n = strlen(expected);
             snprintf(expected + n, sizeof expected - n, "%s%s", n ? " or " : "", exf_dtype_name((exf_dtype)d));
         }
-    return exf_fail(f->err, EXF_MODEL, "%s: %s \"%s\" of type %s, expected %s", exf_st_path(s->file), what, name_of(s),
+    return exf_fail(f->err, EXF_MODEL, "%s: %s \"%s\" of type %s, expected %s", exf_st_path(s->file), what, exf_stored_name(s),
                     exf_dtype_name(t), expected);
 }
 
@@ -175,7 +171,7 @@ static exf_code missing_beside(const search *f, exf_stored_kind kind, const char
     char name[EXF_ST_MAX_NAME + 1];
     name_beside(name, f->name, ending);
     return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is %s; the checkpoint lacks its %s \"%s\"",
-                    exf_st_path(f->s->file), name_of(f->s), exf_dtype_name(f->s->tensor->view.dtype), words_of[kind], name);
+                    exf_st_path(f->s->file), exf_stored_name(f->s), exf_dtype_name(f->s->tensor->view.dtype), words_of[kind], name);
 }
 
 /* Finds a tensor that the codes need, or may have (must 0). */
@@ -228,14 +224,14 @@ static exf_code find_mxfp4_stack(const search *f, exf_weight_source *w, const in
     exf_code rc;
     if (f->q->quantizer != EXF_QUANTIZER_MXFP4)
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is MXFP4, but %s has no \"quantization_config\" of \"mxfp4\"",
-                        exf_st_path(f->s->file), name_of(f->s), f->config_path);
+                        exf_st_path(f->s->file), exf_stored_name(f->s), f->config_path);
     EXF_TRY(check_dtype(f, f->s, words_of[EXF_STORED_CODES], 1 << EXF_DT_U8));
     EXF_TRY(check_shape(f, f->s, shape, rank, " (32 FP4 in 16 bytes)"));
     snprintf(name, sizeof name, "%.*sscales", (int)(strlen(f->name) - strlen("blocks")), f->name);
     const exf_stored_tensor *s = exf_checkpoint_find(f->c, name);
     if (!s)
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\": its scales \"%s\" are missing from the checkpoint",
-                        exf_st_path(f->s->file), name_of(f->s), name);
+                        exf_st_path(f->s->file), exf_stored_name(f->s), name);
     EXF_TRY(check_dtype(f, s, words_of[EXF_STORED_SCALES], 1 << EXF_DT_U8));
     w->coding = EXF_CODED_FP4;
     w->block_cols = EXF_FP4_BLOCK;
@@ -287,7 +283,8 @@ static exf_code find_groups(const search *f, exf_weight_source *w, const char *e
     name_beside(name, f->name, ending);
     return exf_fail(f->err, EXF_MODEL,
                     "%s: tensor \"%s\" is %s, its group numbers \"%s\" are missing from the checkpoint; columns are in order only "
-                    "where %s is in %s", exf_st_path(f->s->file), name_of(f->s), exf_dtype_name(f->s->tensor->view.dtype), name,
+                    "where %s is in %s", exf_st_path(f->s->file), exf_stored_name(f->s), exf_dtype_name(f->s->tensor->view.dtype),
+                    name,
                     f->q->quantizer == EXF_QUANTIZER_GPTQ ? "\"desc_act\": false" : "\"actorder\": null", f->config_path);
 }
 
@@ -312,7 +309,7 @@ static exf_code find_int4(const search *f, exf_weight_source *w, const int64_t *
     w->zeros_are_8 = q->zeros_are_8;
     if (turned && (rows % 8 || (!awq && cols % 8)))
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is packed by eights, but %s says a matrix of %lld x %lld",
-                        exf_st_path(f->s->file), name_of(f->s), f->config_path, (long long)rows, (long long)cols);
+                        exf_st_path(f->s->file), exf_stored_name(f->s), f->config_path, (long long)rows, (long long)cols);
     EXF_TRY(check_shape(f, f->s, codes, 2, " (eight 4-bit integers in a word)"));
     EXF_TRY(find_companion(f, w, EXF_STORED_SCALES, &scales, 1));
     if (q->zeros || awq) EXF_TRY(find_companion(f, w, EXF_STORED_ZEROS, &zeros, q->zeros)); /* symmetric AWQ may store its 8s */
@@ -329,7 +326,7 @@ out:
 static exf_code not_named(const search *f, const char *format)
 {
     return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is %s, which no group of %s's \"quantization_config\" has",
-                    exf_st_path(f->s->file), name_of(f->s), format, f->config_path);
+                    exf_st_path(f->s->file), exf_stored_name(f->s), format, f->config_path);
 }
 
 static exf_code find_coded(const search *f, exf_weight_source *w, const int64_t *shape)
@@ -362,7 +359,7 @@ static exf_code find_coded(const search *f, exf_weight_source *w, const int64_t 
 static int is_coded(const search *f)
 {
     exf_dtype t = f->s->tensor->view.dtype;
-    int renamed = strcmp(name_of(f->s), f->name) != 0;
+    int renamed = strcmp(exf_stored_name(f->s), f->name) != 0;
     switch (f->q->quantizer) {
     case EXF_QUANTIZER_FP8:
         return t == EXF_DT_F8_E4M3 ? f->q->fp8 : t == EXF_DT_I8 ? f->q->fp4 : t == EXF_DT_U8 && f->q->formats & EXF_FORMAT_NVFP4;

@@ -29,8 +29,8 @@ static exf_code put_weights_record(const exf_model *m, exf_resume *r, int done, 
 {
     exf_text list = {0}, by_place = {0};
     exf_code rc;
-    EXF_TRY(exf_weight_identity_list(m->identity, &list, err));
-    EXF_TRY(exf_weight_identity_list_by_place(m->identity, &by_place, err));
+    EXF_TRY(exf_weight_identity_list(m->identity, 0, &list, err));
+    EXF_TRY(exf_weight_identity_list(m->identity, 1, &by_place, err));
     int64_t n = (int64_t)list.len, k = (int64_t)by_place.len;
     exf_tensor t[] = {{.name = "parts", .dtype = EXF_DT_U8, .rank = 1, .shape = {n}, .data = list.s},
                       {.name = "parts_by_place", .dtype = EXF_DT_U8, .rank = 1, .shape = {k}, .data = by_place.s}};

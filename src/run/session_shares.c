@@ -121,7 +121,7 @@ exf_code exf_session_same_weights(const exf_session *s, exf_err *err)
     exf_text parts = {0};
     exf_code rc;
     if (!s->ranks || !s->model->identity) return EXF_OK;
-    EXF_TRY(exf_weight_identity_list(s->model->identity, &parts, err));
+    EXF_TRY(exf_weight_identity_list(s->model->identity, 0, &parts, err));
     for (size_t i = 0; i < parts.len; i++)
         if (parts.s[i] == ' ') parts.s[i] = '\n'; /* a line for each part; a message names the first that differs */
     rc = exf_ranks_same(s->ranks, parts.s ? parts.s : "", err);

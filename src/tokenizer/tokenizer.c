@@ -99,7 +99,9 @@ void exf_tokenizer_free(exf_tokenizer *t)
     exf_normalizer_free(&t->normalizer);
     exf_splitter_free(t->splitter);
     exf_bpe_free(t->bpe);
-    exf_template_free(&t->facts.around);
+    exf_ids_free(&t->facts.around.before);
+    exf_ids_free(&t->facts.around.after);
+    exf_text_free(&t->facts.around.said);
     exf_mem_free(t);
 }
 

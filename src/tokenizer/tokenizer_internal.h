@@ -162,11 +162,10 @@ exf_code exf_regex_literal(exf_text *out, exf_alphabet *a, const char *text, siz
 
 /* ---- what stands before and after a document (tokenizer_template.c) ---------- */
 
-/* t: zero-initialised; exf_template_free, also after a failure.  part: the "post_processor" object. */
+/* t: zero-initialised.  part: the "post_processor" object. */
 exf_code exf_template_load(exf_template *t, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
 /* Then applies tokenizer_config.json, beside the file tokenizer, if it is there, and the run's choice. */
 exf_code exf_template_configure(exf_tokenizer *tokens, const char *tokenizer, exf_bos bos, exf_err *err) EXF_CHECKED;
-void exf_template_free(exf_template *t);
 
 /* ---- byte-pair encoding ----------------------------------------- */
 

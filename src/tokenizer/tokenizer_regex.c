@@ -72,15 +72,6 @@ static uint32_t read_character(const char *p, size_t *len)
 
 /* ---- escapes -------------------------------------------------------- */
 
-/* \p{Lu}, \P{N}, \p{^N}: the length of the whole, or 0 if it is not a general category. */
-static size_t category_len(const reader *r)
-{
-    const char *name = r->p + 2, *close = memchr(r->p, '}', (size_t)(r->end - r->p));
-    if (!close || *name++ != '{') return 0;
-    if (*name == '^') name++;
-    return exf_chars_category(name, (size_t)(close - name)) ? (size_t)(close - r->p) + 1 : 0;
-}
-
 /* \x41, \x{4E00}: the length, or 0.  From \x80 on the short form is a byte to Oniguruma; surrogates are no characters. */
 static size_t hex_len(const reader *r, uint32_t *c)
 {
@@ -136,12 +127,13 @@ static exf_code read_escape(reader *r, int32_t *single)
         return add_property(r, (c | 0x20) == 'd' ? "Nd" : NULL, 2, c < 'a');
     }
     if (c == 'p' || c == 'P') {
+        /* \p{Lu}, \P{N}, \p{^N} */
         int negated = c == 'P', inverse = r->end - r->p > 3 && r->p[3] == '^';
-        len = r->fold_depth ? 0 : category_len(r);
-        if (!len) return refuse(r, 2);
-        const char *name = r->p + 3 + inverse;
-        r->p += len;
-        return add_property(r, name, (size_t)(r->p - 1 - name), negated != inverse);
+        const char *name = r->p + 3 + inverse, *close = memchr(r->p, '}', (size_t)(r->end - r->p));
+        int known = close && r->p[2] == '{' && close > name && exf_chars_category(name, (size_t)(close - name));
+        if (r->fold_depth || !known) return refuse(r, 2);
+        r->p = close + 1;
+        return add_property(r, name, (size_t)(close - name), negated != inverse);
     }
     if (named) point = (unsigned char)values[named - names];
     else if (c == 'x') len = r->fold_depth ? 0 : hex_len(r, &point);

@@ -171,10 +171,3 @@ out:
     exf_mem_free(path);
     return rc;
 }
-
-void exf_template_free(exf_template *t)
-{
-    exf_ids_free(&t->before);
-    exf_ids_free(&t->after);
-    exf_text_free(&t->said);
-}

@@ -203,8 +203,3 @@ void exf_chunk_done(exf_shared_chunks *s, const exf_fetched_chunk *c)
 {
     if (s) atomic_fetch_add(&slot_of(s, c->number)->done, 1);
 }
-
-exf_code exf_chunk_decode(const exf_weight_chunk *p, const exf_raw_rows *rows, float *dst, exf_err *err)
-{
-    return exf_weight_source_decode(&p->at.w, rows, p->at.row + p->row, p->n_rows, p->at.cols, dst, err);
-}

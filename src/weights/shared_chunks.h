@@ -55,6 +55,4 @@ exf_code exf_chunk_fetch(exf_shared_chunks *s, const exf_weight_chunk *p, uint64
                          exf_fetched_chunk *c, exf_err *err) EXF_CHECKED;
 /* Says that this rank needs the fetched bytes no more. */
 void exf_chunk_done(exf_shared_chunks *s, const exf_fetched_chunk *c);
-/* Converts a chunk's bytes to float32 [n_rows, cols]. */
-exf_code exf_chunk_decode(const exf_weight_chunk *p, const exf_raw_rows *rows, float *dst, exf_err *err) EXF_CHECKED;
 #endif

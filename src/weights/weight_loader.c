@@ -39,7 +39,9 @@ static exf_code read_chunk(exf_weight_reader *r, exf_chunk_buffer *to, exf_err *
     to->last = 1;
     rc = exf_chunk_fetch(s->shared, p, s->number[to->load] + to->number, &to->memory, s->most_host, &to->bytes, err);
     r->times.bytes += to->bytes.bytes;
-    if (rc == EXF_OK && !p->raw) rc = exf_chunk_decode(p, &to->bytes.rows, exf_values_of(to, p), err);
+    if (rc == EXF_OK && !p->raw)
+        rc = exf_weight_source_decode(&p->at.w, &to->bytes.rows, p->at.row + p->row, p->n_rows, p->at.cols, exf_values_of(to, p),
+                                      err);
     r->times.reading += exf_clock() - start;
 out:
     return rc;

@@ -73,42 +73,11 @@ static exf_code load_chunk(const host_load *l, size_t i, int worker, exf_err *er
     float *to = l->to[p->role] + ((size_t)p->expert * p->at.rows + p->row) * p->at.cols;
     exf_fetched_chunk c;
     exf_code rc = exf_chunk_fetch(s->shared, p, s->number + i, &s->staging[worker], s->staging_bytes, &c, err);
-    if (rc == EXF_OK) rc = exf_chunk_decode(p, &c.rows, to, err);
+    if (rc == EXF_OK) rc = exf_weight_source_decode(&p->at.w, &c.rows, p->at.row + p->row, p->n_rows, p->at.cols, to, err);
     if (rc == EXF_OK) exf_chunk_done(s->shared, &c);
     if (worker == 0) s->waited += c.waited;
     atomic_fetch_add(&s->bytes, c.bytes);
     return rc;
-}
-
-static exf_code load_next(exf_host_loader *s, float *const *to, int n_threads, exf_err *err)
-{
-    host_load l = {s, &s->schedule.plan[s->schedule.load[s->load].plan], to};
-    exf_loop loop = EXF_LOOP;
-    size_t n = l.plan->n;
-    if (n_threads < 1) n_threads = exf_default_threads();
-    if (n_threads > MOST_THREADS) n_threads = MOST_THREADS;
-    /* Threads take chunks in rising order, as all members do that share them. */
-#pragma omp parallel for schedule(monotonic : dynamic) num_threads(exf_team(n, n_threads))
-    for (size_t i = 0; i < n; i++) {
-        exf_err e;
-        if (exf_loop_takes(&loop, i) && load_chunk(&l, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
-    }
-    s->number += n;
-    s->load++;
-    return exf_loop_end(&loop, err);
-}
-
-static exf_code check_load(const exf_host_loader *s, exf_err *err)
-{
-    if (s->load < s->schedule.n) return EXF_OK;
-    return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", s->load + 1, s->schedule.n);
-}
-
-exf_code exf_host_loader_embedding(exf_host_loader *s, float *table, int n_threads, exf_err *err)
-{
-    float *to[EXF_W_COUNT] = {[EXF_W_EMBED] = table};
-    exf_code rc = check_load(s, err);
-    return rc == EXF_OK ? load_next(s, to, n_threads, err) : rc;
 }
 
 /* Points lw->w[role] at memory for so many floats; 0: the layer has none. */
@@ -128,15 +97,41 @@ out:
     return rc;
 }
 
-exf_code exf_host_loader_layer(exf_host_loader *s, exf_layer_weights *lw, int n_threads, exf_err *err)
+/* lw: of a layer, for which memory is taken; else NULL. */
+static exf_code load_next(exf_host_loader *s, float *const *to, exf_layer_weights *lw, int n_threads, exf_err *err)
 {
+    exf_loop loop = EXF_LOOP;
     exf_code rc;
-    EXF_TRY(check_load(s, err));
-    const exf_weight_plan *plan = &s->schedule.plan[s->schedule.load[s->load].plan];
-    for (int role = 0; role < EXF_W_COUNT; role++)
-        EXF_TRY(alloc_role(lw, (exf_role)role,
-                           plan->present[role] ? exf_weight_plan_elements(s->model, (exf_role)role, &plan->of) : 0, err));
-    rc = load_next(s, lw->w, n_threads, err);
+    if (s->load >= s->schedule.n)
+        return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", s->load + 1, s->schedule.n);
+    host_load l = {s, &s->schedule.plan[s->schedule.load[s->load].plan], to};
+    size_t n = l.plan->n;
+    for (int role = 0; lw && role < EXF_W_COUNT; role++) {
+        size_t floats = l.plan->present[role] ? exf_weight_plan_elements(s->model, (exf_role)role, &l.plan->of) : 0;
+        EXF_TRY(alloc_role(lw, (exf_role)role, floats, err));
+    }
+    if (n_threads < 1) n_threads = exf_default_threads();
+    if (n_threads > MOST_THREADS) n_threads = MOST_THREADS;
+    /* Threads take chunks in rising order, as all members do that share them. */
+#pragma omp parallel for schedule(monotonic : dynamic) num_threads(exf_team(n, n_threads))
+    for (size_t i = 0; i < n; i++) {
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && load_chunk(&l, i, omp_get_thread_num(), &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    s->number += n;
+    s->load++;
+    rc = exf_loop_end(&loop, err);
 out:
     return rc;
+}
+
+exf_code exf_host_loader_embedding(exf_host_loader *s, float *table, int n_threads, exf_err *err)
+{
+    float *to[EXF_W_COUNT] = {[EXF_W_EMBED] = table};
+    return load_next(s, to, NULL, n_threads, err);
+}
+
+exf_code exf_host_loader_layer(exf_host_loader *s, exf_layer_weights *lw, int n_threads, exf_err *err)
+{
+    return load_next(s, lw->w, lw, n_threads, err);
 }

@@ -29,7 +29,7 @@ static float *stored_rows(const exf_model *m, const char *name, int n)
     const exf_stored_tensor *s = exf_checkpoint_find(m->checkpoint, full);
     ck_assert_msg(s != NULL, "no %s", full);
     ck_ok(exf_mem_new(&v, (size_t)n * H, sizeof *v, "rows", &e), e);
-    ck_ok(exf_stored_read_f32(s, 0, (size_t)n * H, v, &e), e);
+    ck_ok(exf_stored_read(s, 0, (size_t)n * H, v, NULL, &e), e);
     return v;
 }
 

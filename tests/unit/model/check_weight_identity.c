@@ -47,13 +47,13 @@ static void read_all(const exf_model *m, int backwards)
 static void list_of(const exf_model *m, exf_text *out)
 {
     *out = (exf_text){0};
-    ck_ok(exf_weight_identity_list(m->identity, out, &e), e);
+    ck_ok(exf_weight_identity_list(m->identity, 0, out, &e), e);
 }
 
 static void places_of(const exf_model *m, exf_text *out)
 {
     *out = (exf_text){0};
-    ck_ok(exf_weight_identity_list_by_place(m->identity, out, &e), e);
+    ck_ok(exf_weight_identity_list(m->identity, 1, out, &e), e);
 }
 
 /* The identity of the checkpoint in the scratch directory, read whole. */
@@ -209,7 +209,7 @@ START_TEST(pieces_do_not_depend_on_reads)
         ck_ok(exf_piece_hash_end(&p, rc, &e), e);
         ck_ok(exf_weight_identity_settle(id, EXF_PART_HEAD, &e), e);
         list[k] = (exf_text){0};
-        ck_ok(exf_weight_identity_list(id, &list[k], &e), e);
+        ck_ok(exf_weight_identity_list(id, 0, &list[k], &e), e);
         exf_weight_identity_free(id);
     }
     ck_assert_str_eq(list[0].s, list[1].s);

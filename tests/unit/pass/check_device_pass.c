@@ -39,7 +39,7 @@ START_TEST(weights_are_the_cpus)
         golden_seen seen;
         golden_open(&c, golden_families[_i]);
         golden_forward(&seen, c.model, &c.batch, k ? fake_device(plenty) : &exf_backend_cpu, EXF_COMPUTE_F32, 1);
-        ck_ok(exf_weight_identity_list(c.model->identity, &list[k], &e), e);
+        ck_ok(exf_weight_identity_list(c.model->identity, 0, &list[k], &e), e);
         golden_free(&seen);
         golden_close(&c);
     }

@@ -30,7 +30,7 @@ static exf_code read_beside(exf_tables *t, exf_text *list)
     EXF_TRY(exf_validate_check_tables(t, "t.h5", m, accept, &e));
     EXF_TRY(exf_model_read(m, EXF_W_ROUTER, 1, 0, v, &e));
     EXF_TRY(exf_model_layer_done(m, 1, &e));
-    if (list) EXF_TRY(exf_weight_identity_list(m->identity, list, &e));
+    if (list) EXF_TRY(exf_weight_identity_list(m->identity, 0, list, &e));
 out:
     exf_model_close(m);
     exf_provenance_free(&t->provenance);

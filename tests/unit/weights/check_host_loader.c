@@ -82,7 +82,7 @@ static exf_code keep_identity(member *m, exf_err *err)
     exf_code rc;
     for (int part = 0; part < EXF_PART_LAYERS + 2 * m->c.model->arch.n_layers; part++)
         EXF_TRY(exf_weight_identity_settle(m->c.model->identity, part, err));
-    EXF_TRY(exf_weight_identity_list(m->c.model->identity, &m->identity, err));
+    EXF_TRY(exf_weight_identity_list(m->c.model->identity, 0, &m->identity, err));
 out:
     return rc;
 }

@@ -70,7 +70,7 @@ static void *run(void *self)
     for (int i = 0; i < m->loadings; i++) EXF_TRY(load_all(m, shared, err));
     for (int part = 0; part < EXF_PART_LAYERS + 2 * m->c.model->arch.n_layers; part++)
         EXF_TRY(exf_weight_identity_settle(m->c.model->identity, part, err));
-    EXF_TRY(exf_weight_identity_list(m->c.model->identity, &m->identity, err));
+    EXF_TRY(exf_weight_identity_list(m->c.model->identity, 0, &m->identity, err));
 out:
     exf_shared_chunks_close(shared);
     m->rc = rc;

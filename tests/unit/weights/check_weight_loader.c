@@ -54,7 +54,7 @@ static void list_identity(const exf_model *m, exf_text *out)
 {
     exf_err e;
     for (int part = 0; part < EXF_PART_LAYERS; part++) ck_ok(exf_weight_identity_settle(m->identity, part, &e), e);
-    ck_ok(exf_weight_identity_list(m->identity, out, &e), e);
+    ck_ok(exf_weight_identity_list(m->identity, 0, out, &e), e);
     ck_ok(exf_text_end(out, &e), e);
 }
 
