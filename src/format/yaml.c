@@ -359,13 +359,6 @@ static void append_quoted(exf_text *out, const char *s)
 
 /* ---- what stands without quotes ------------------------------------------------------------ */
 
-/* Returns 1 if s has nothing that is a sign of YAML anywhere, and is no marker of dots and dashes; . and .. are paths. */
-static int is_word(const char *s)
-{
-    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./+-";
-    return (strspn(s, plain) == strlen(s) && strspn(s, ".-") < strlen(s)) || strcmp(s, ".") == 0 || strcmp(s, "..") == 0;
-}
-
 /* Returns 1 for null and for truths in YAML 1.1 or 1.2, in any mixture of cases. */
 static int is_keyword(const char *s)
 {
@@ -408,9 +401,12 @@ static int is_number(const char *s)
 
 exf_code exf_yaml_add_scalar(exf_text *out, const char *s, exf_err *err)
 {
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./+-";
     if (s[exf_utf8_valid(s, strlen(s))])
         return exf_fail(err, EXF_USAGE, "the name %s is not valid UTF-8, which a file of YAML cannot hold", s);
-    if (is_word(s) && !is_keyword(s) && !is_date(s) && !is_number(s))
+    /* Nothing that is a sign of YAML anywhere, and no marker of dots and dashes; . and .. are paths. */
+    int is_word = (strspn(s, plain) == strlen(s) && strspn(s, ".-") < strlen(s)) || strcmp(s, ".") == 0 || strcmp(s, "..") == 0;
+    if (is_word && !is_keyword(s) && !is_date(s) && !is_number(s))
         exf_text_append(out, s, strlen(s));
     else
         append_quoted(out, s);

@@ -14,28 +14,23 @@
 
 /* ---- a name on a hub ------------------------------------------------------------- */
 
-/* OWNER/MODEL in the hub's letters. */
-static int looks_like_hub_name(const char *name)
-{
-    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
-    size_t owner = strspn(name, letters);
-    if (owner == 0 || name[0] == '.' || name[owner] != '/') return 0;
-    const char *model = name + owner + 1;
-    return *model && *model != '.' && strspn(model, letters) == strlen(model);
-}
-
+/* Refuses OWNER/MODEL in the hub's letters. */
 static exf_code explain_hub_name(const char *name, exf_err *err)
 {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
+    size_t n = strspn(name, letters);
+    const char *model = name[n] == '/' ? name + n + 1 : "";
     char *owner = NULL;
     exf_code rc;
     int has_owner;
+    if (n == 0 || name[0] == '.' || !*model || *model == '.' || strspn(model, letters) != strlen(model)) return EXF_OK;
     EXF_TRY(exf_path_dir(&owner, name, err));
     EXF_TRY(exf_path_look(owner, &has_owner, err));
     if (!has_owner)
         rc = exf_fail(err, EXF_USAGE,
                       "%s: no such directory; checkpoints are read from directories. To get the hub's model of this name: "
                       "hf download %s --local-dir models/%s, then --model models/%s",
-                      name, name, strchr(name, '/') + 1, strchr(name, '/') + 1);
+                      name, name, model, model);
 out:
     exf_mem_free(owner);
     return rc;
@@ -165,7 +160,7 @@ exf_code exf_model_check_path(const char *dir, exf_err *err)
         rc = refuse_gguf(dir, NULL, err);
     else if (found)
         rc = exf_fail(err, EXF_USAGE, "%s: is a file; a model is the directory that holds config.json and *.safetensors", dir);
-    else if (looks_like_hub_name(dir))
+    else
         rc = explain_hub_name(dir, err);
 out:
     exf_mem_free(config);

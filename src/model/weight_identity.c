@@ -256,19 +256,13 @@ out:
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* Returns a digest of part i, by name or by place. */
-static char *digest_at(exf_weight_identity *id, int i, int places)
-{
-    return places ? id->part[i].is.by_place : id->part[i].is.by_name;
-}
-
 exf_code exf_weight_identity_list(exf_weight_identity *id, int places, exf_text *out, exf_err *err)
 {
     const char *separator = "";
     pthread_mutex_lock(&id->lock);
     for (int i = 0; i < id->n_parts; i++) {
         char name[EXF_DIGEST_NAME];
-        const char *hex = digest_at(id, i, places);
+        const char *hex = places ? id->part[i].is.by_place : id->part[i].is.by_name;
         if (!hex[0]) continue;
         part_name(name, i);
         exf_text_appendf(out, "%s%s:%s", separator, name, hex);
@@ -292,7 +286,7 @@ exf_code exf_weight_identity_restore(exf_weight_identity *id, const char *list, 
                 if (strcmp(name, e.name) == 0) break;
             }
             if (i == id->n_parts) break;
-            memcpy(digest_at(id, i, places), e.hex, sizeof e.hex);
+            memcpy(places ? id->part[i].is.by_place : id->part[i].is.by_name, e.hex, sizeof e.hex);
         }
     return more == 0 ? EXF_OK : exf_fail(err, EXF_FORMAT, "%s: is no list of the digests of this model's weights", path);
 }

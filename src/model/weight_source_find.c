@@ -58,14 +58,6 @@ static int may_be_coded(const search *f, int rank)
     return !(f->how & (EXF_PLUS_ONE | EXF_INTEGER));
 }
 
-static const char *expected_dtypes(const search *f, int rank)
-{
-    if (f->how & EXF_INTEGER) return "I64 or I32";
-    if (!may_be_coded(f, rank)) return "BF16, F16 or F32";
-    return f->q->quantizer == EXF_QUANTIZER_FP8 ? "BF16, F16, F32, F8_E4M3 or packed FP4 in I8"
-                                                : "BF16, F16, F32 or a format that \"quantization_config\" names";
-}
-
 static exf_code check_shape(const search *f, const exf_stored_tensor *s, const int64_t *shape, int rank, const char *why)
 {
     char have[64], want[64];
@@ -80,13 +72,17 @@ static exf_code wrong_dtype(const search *f, int rank)
 {
     const exf_tensor *t = &f->s->tensor->view;
     int coded = t->dtype == EXF_DT_F8_E4M3 || t->dtype == EXF_DT_I8 || t->dtype == EXF_DT_U8;
-    const char *why = "";
+    const char *why = "", *expected = f->how & EXF_INTEGER ? "I64 or I32"
+                                      : !may_be_coded(f, rank) ? "BF16, F16 or F32"
+                                      : f->q->quantizer == EXF_QUANTIZER_FP8
+                                          ? "BF16, F16, F32, F8_E4M3 or packed FP4 in I8"
+                                          : "BF16, F16, F32 or a format that \"quantization_config\" names";
     if (coded && rank > 2)
         why = ": a tensor of more than two axes (stacked experts) is supported unquantised only";
     else if (coded && f->how & EXF_LINEAR && f->q->quantizer == EXF_QUANTIZER_NONE)
         why = ": the config has no quantization_config";
     return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is %s, expected %s%s", exf_st_path(f->s->file), t->name,
-                    exf_dtype_name(t->dtype), expected_dtypes(f, rank), why);
+                    exf_dtype_name(t->dtype), expected, why);
 }
 
 /* ---- fp8 --------------------------------------------------------------------------- */
@@ -125,16 +121,6 @@ static exf_code check_fp4(const search *f, const int64_t *shape)
         return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is packed FP4, but %s says %lld columns, an odd number",
                         exf_st_path(f->s->file), exf_stored_name(f->s), f->config_path, (long long)shape[1]);
     return check_shape(f, f->s, stored, 2, " (two FP4 in a byte)");
-}
-
-static exf_code find_blocks(const search *f, exf_weight_source *w, const int64_t *shape)
-{
-    int fp4 = f->s->tensor->view.dtype == EXF_DT_I8;
-    w->coding = fp4 ? EXF_CODED_FP4 : EXF_CODED_FP8;
-    w->block_rows = w->piece_block = fp4 ? 1 : f->q->block_rows;
-    w->block_cols = fp4 ? EXF_FP4_BLOCK : f->q->block_cols;
-    exf_code rc = fp4 ? check_fp4(f, shape) : check_shape(f, f->s, shape, 2, "");
-    return rc == EXF_OK ? find_block_scale(f, w, shape) : rc;
 }
 
 /* ---- other quantizers ---------------------------------------------------------------- */
@@ -336,7 +322,13 @@ static exf_code find_coded(const search *f, exf_weight_source *w, const int64_t 
     w->rows = (size_t)shape[0];
     if (f->q->quantizer == EXF_QUANTIZER_FP8) {
         if (t == EXF_DT_U8) return find_row_blocks(f, w, shape, EXF_FORMAT_NVFP4);
-        return formats & EXF_FORMAT_MXFP8 ? find_row_blocks(f, w, shape, EXF_FORMAT_MXFP8) : find_blocks(f, w, shape);
+        if (formats & EXF_FORMAT_MXFP8) return find_row_blocks(f, w, shape, EXF_FORMAT_MXFP8);
+        int fp4 = t == EXF_DT_I8;
+        w->coding = fp4 ? EXF_CODED_FP4 : EXF_CODED_FP8;
+        w->block_rows = w->piece_block = fp4 ? 1 : f->q->block_rows;
+        w->block_cols = fp4 ? EXF_FP4_BLOCK : f->q->block_cols;
+        exf_code rc = fp4 ? check_fp4(f, shape) : check_shape(f, f->s, shape, 2, "");
+        return rc == EXF_OK ? find_block_scale(f, w, shape) : rc;
     }
     if (t == EXF_DT_I32) return formats & EXF_FORMAT_INT4 ? find_int4(f, w, shape) : not_named(f, "packed integers");
     if (t == EXF_DT_F8_E4M3) {

@@ -128,17 +128,6 @@ static int reaches(const exf_chars *set, size_t *at, uint32_t c)
     return *at < set->n && set->range[*at].first <= c;
 }
 
-static int contains(const exf_chars *set, uint32_t c)
-{
-    size_t lo = 0, hi = set->n;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (set->range[mid].end <= c) lo = mid + 1;
-        else hi = mid;
-    }
-    return lo < set->n && set->range[lo].first <= c;
-}
-
 void exf_chars_free(exf_chars *set)
 {
     exf_mem_free(set->range);
@@ -250,7 +239,14 @@ void exf_alphabet_write(const exf_alphabet *a, const exf_chars *set, exf_text *o
     int none = 1;
     exf_text_appendf(out, "[");
     for (unsigned c = 0; c < CLASSES; c++) {
-        if ((c >= a->n_classes && c != NEWLINE) || !contains(set, a->member[c])) continue;
+        if (c >= a->n_classes && c != NEWLINE) continue;
+        size_t lo = 0, hi = set->n;
+        while (lo < hi) {
+            size_t mid = lo + (hi - lo) / 2;
+            if (set->range[mid].end <= a->member[c]) lo = mid + 1;
+            else hi = mid;
+        }
+        if (lo == set->n || set->range[lo].first > a->member[c]) continue;
         exf_text_appendf(out, "\\x%02x", c);
         none = 0;
     }

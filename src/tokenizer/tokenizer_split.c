@@ -302,20 +302,6 @@ static exf_code compile_pattern(pcre2_code **out, const exf_splitter *s, const e
     return EXF_OK;
 }
 
-/* bytes: the pattern on the alphabet's bytes; pattern: as the file has it. */
-static exf_code add_step(exf_splitter *s, const exf_text *bytes, int only_matches, const exf_regex_source *from,
-                         const char *pattern, exf_err *err)
-{
-    if (s->n == MOST_STEPS)
-        return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer has more than %d steps", from->file, MOST_STEPS);
-    split_step *step = &s->step[s->n++];
-    step->only_matches = only_matches;
-    exf_code rc =
-        compile_pattern(&step->code, s, bytes, 0, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, from, pattern, err);
-    if (rc != EXF_OK) return rc;
-    return compile_pattern(&step->counting, s, bytes, PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, from, pattern, err);
-}
-
 /* Rust's is_numeric() is general category N of a younger Unicode than the patterns'. */
 static exf_code put_digits(exf_alphabet *a, exf_text *out, int together, exf_err *err)
 {
@@ -344,7 +330,15 @@ exf_code exf_splitter_add(exf_splitter *s, exf_pattern_kind kind, const char *pa
     if (kind == EXF_PATTERN_REGEX) EXF_TRY(exf_regex_translate(out, s->alphabet, pattern, len, from, err));
     else if (kind == EXF_PATTERN_LITERAL) EXF_TRY(exf_regex_literal(out, s->alphabet, pattern, len, err));
     else EXF_TRY(put_digits(s->alphabet, out, kind == EXF_PATTERN_DIGITS, err));
-    if (out) EXF_TRY(add_step(s, out, only_matches, from, pattern, err));
+    if (!out) return EXF_OK;
+    if (s->n == MOST_STEPS) {
+        rc = exf_fail(err, EXF_MODEL, "%s: pre_tokenizer has more than %d steps", from->file, MOST_STEPS);
+        goto out;
+    }
+    split_step *step = &s->step[s->n++];
+    step->only_matches = only_matches;
+    EXF_TRY(compile_pattern(&step->code, s, out, 0, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, from, pattern, err));
+    rc = compile_pattern(&step->counting, s, out, PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, from, pattern, err);
 out:
     exf_text_free(&bytes);
     return rc;

@@ -35,6 +35,8 @@ typedef struct {
     ring_slot slot[EXF_SHARED_SLOTS]; /* the first m.slots are used */
 } ring;
 
+enum { RING_BYTES = (sizeof(ring) + PAGE - 1) / PAGE * PAGE };
+
 struct exf_shared_chunks {
     exf_shared_memory m;
     const exf_backend *b;
@@ -45,14 +47,9 @@ struct exf_shared_chunks {
     int pinned;
 };
 
-static size_t ring_bytes(void)
-{
-    return (sizeof(ring) + PAGE - 1) / PAGE * PAGE;
-}
-
 size_t exf_shared_chunks_bytes(int slots)
 {
-    return ring_bytes() + (size_t)slots * SLOT_BYTES;
+    return RING_BYTES + (size_t)slots * SLOT_BYTES;
 }
 
 exf_code exf_shared_chunks_open(exf_shared_chunks **out, const exf_shared_memory *m, const exf_backend *b, exf_err *err)
@@ -67,7 +64,7 @@ exf_code exf_shared_chunks_open(exf_shared_chunks **out, const exf_shared_memory
     s->m = *m;
     s->b = b;
     s->ring = m->memory;
-    s->bytes = (char *)m->memory + ring_bytes();
+    s->bytes = (char *)m->memory + RING_BYTES;
     if (b->gpu) EXF_TRY(b->gpu->pin(m->memory, exf_shared_chunks_bytes(m->slots), "shared weights", err));
     s->pinned = b->gpu != NULL;
 out:

@@ -164,18 +164,13 @@ static void *read_chunks(void *self)
 
 /* ---- loads ------------------------------------------------------------------------------------------- */
 
-static void wake_readers(exf_weight_loader *s)
-{
-    for (int i = 0; i < s->n_readers; i++) pthread_cond_signal(&s->readers[i].work);
-}
-
 /* Permits filling of `load` and, if the load after it has another area, of that load too. */
 static void open_loads(exf_weight_loader *s, size_t load)
 {
     pthread_mutex_lock(&s->lock);
     s->open_loads = load + 1;
     if (load + 1 < s->schedule.n && s->schedule.load[load + 1].early) s->open_loads++;
-    wake_readers(s);
+    for (int i = 0; i < s->n_readers; i++) pthread_cond_signal(&s->readers[i].work);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -275,7 +270,7 @@ void exf_weight_loader_close(exf_weight_loader *s, exf_weight_loader_times *time
     if (!s) return;
     pthread_mutex_lock(&s->lock);
     s->quit = 1;
-    wake_readers(s);
+    for (int i = 0; i < s->n_readers; i++) pthread_cond_signal(&s->readers[i].work);
     pthread_cond_signal(&s->filled);
     pthread_mutex_unlock(&s->lock);
     if (s->sender_started) pthread_join(s->sender, NULL);

@@ -58,16 +58,11 @@ out:
     return rc;
 }
 
-/* Returns 1 for a chunk that the host decodes and the device rounds. */
-static int is_rounded(const exf_weight_chunk *p)
-{
-    return !p->raw && p->number == EXF_NUMBER_BF16;
-}
-
-/* Returns 1 for a chunk whose values are checked with the whole part: what dequantizes the others has looked at them. */
+/* Returns 1 for a chunk whose values are checked with the whole part, as it was rounded or copied as stored: what dequantizes the
+ * others has looked at them. */
 static int is_checked_later(const exf_weight_chunk *p)
 {
-    return is_rounded(p) || exf_chunk_copied_as_stored(p);
+    return (!p->raw && p->number == EXF_NUMBER_BF16) || exf_chunk_copied_as_stored(p);
 }
 
 /* Queues the copy of a chunk: to its place, or by way of device memory where the device dequantizes it. */
@@ -77,7 +72,7 @@ static void queue_copy(const exf_weight_loader *s, exf_chunk_copy *c)
     const exf_weight_chunk *p = &exf_plan_of(s, c->from->load)->chunk[c->from->number];
     const exf_raw_rows *raw = &c->from->bytes.rows;
     char *to = exf_area_of(s, c->from->load) + p->to;
-    if (is_rounded(p)) {
+    if (!p->raw && p->number == EXF_NUMBER_BF16) { /* the host decodes it and the device rounds it */
         int cols = (int)p->at.cols;
         b->upload(c->q, c->device, exf_values_of(c->from, p), p->n_rows * p->at.cols * sizeof(float));
         b->gpu->round_rows(c->q, (uint16_t *)(void *)to, cols, (const float *)(const void *)c->device, cols, (int)p->n_rows, cols);

@@ -100,11 +100,6 @@ size_t exf_weight_plan_elements(const exf_model *m, exf_role role, const exf_wei
     return (size_t)copies_of(m, role, of) * exf_model_count(m, role, layer_of(of));
 }
 
-static size_t role_bytes(const exf_model *m, exf_compute compute, exf_role role, const exf_weight_part *of)
-{
-    return exf_weight_plan_elements(m, role, of) * exf_number_bytes(number_of(m, compute, role, of));
-}
-
 /* Returns the bytes of the doubled router matrix, whether or not it will be used. */
 static size_t split_bytes(const exf_model *m, exf_compute compute, const exf_weight_part *of)
 {
@@ -216,10 +211,10 @@ static exf_code make_plan(exf_weight_plan *p, const exf_model *m, exf_compute co
     for (int role = 0; role < EXF_W_COUNT; role++) {
         int copies = is_of((exf_role)role, of) ? copies_of(m, (exf_role)role, of) : 0;
         if (copies == 0) continue;
-        size_t bytes = role_bytes(m, compute, (exf_role)role, of);
         p->present[role] = 1;
         p->first[role] = at;
         p->number[role] = number_of(m, compute, (exf_role)role, of);
+        size_t bytes = exf_weight_plan_elements(m, (exf_role)role, of) * exf_number_bytes(p->number[role]);
         for (int e = 0; e < copies; e++)
             EXF_TRY(add_tensor(p, m, compute, (exf_role)role, first + e, at + bytes / (size_t)copies * (size_t)e, err));
         at += aligned(bytes);
@@ -377,7 +372,9 @@ static size_t most_bytes(const exf_model *m, exf_compute compute, const exf_weig
         const exf_weight_part of = {l, choice, 0, o->part_experts};
         size_t bytes = split_bytes(m, compute, &of);
         for (int role = 0; role < EXF_W_COUNT; role++)
-            if (is_of((exf_role)role, &of)) bytes += aligned(role_bytes(m, compute, (exf_role)role, &of));
+            if (is_of((exf_role)role, &of))
+                bytes += aligned(exf_weight_plan_elements(m, (exf_role)role, &of) *
+                                 exf_number_bytes(number_of(m, compute, (exf_role)role, &of)));
         most = bytes > most ? bytes : most;
     }
     return most;
