@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,8 +20,8 @@
 struct exf_output_file {
     int fd;
     int force, stays; /* stays: the temporary is kept for a run that goes on */
-    int in_place;     /* 1: the file has its final name: nothing is renamed or removed */
-    char *target, *temporary, *dir;
+    char *target, *temporary;
+    char *dir; /* NULL: the file has its final name: nothing is renamed or removed */
     exf_temporary made; /* the temporary, where this process made it for this output alone */
 };
 
@@ -33,14 +34,6 @@ exf_code exf_output_check(const char *target, int force, exf_err *err)
     if (!force) return exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
     if (kind == EXF_PATH_FILE) return EXF_OK;
     return exf_fail(err, EXF_IO, "%s: is a symbolic link or a device, which nothing replaces; expected a file or nothing", target);
-}
-
-static void outfile_free(exf_output_file *f)
-{
-    exf_mem_free(f->target);
-    exf_mem_free(f->temporary);
-    exf_mem_free(f->dir);
-    exf_mem_free(f);
 }
 
 /* Syncs a directory where the system can.  It is no failure where it cannot: the rename is done and visible, but may be
@@ -71,7 +64,7 @@ static exf_code begin_temporary(exf_output_file **out, const char *target, int f
     if (!temporary) goto out;
     f->fd = open(f->temporary, O_RDWR | O_CLOEXEC | flags, 0666);
     if (f->fd < 0) rc = exf_fail_errno(err, errno, "%s: cannot create", temporary);
-    if (f->fd >= 0) exf_temporary_lock(f->fd);
+    if (f->fd >= 0) (void)flock(f->fd, LOCK_EX | LOCK_NB); /* where the file system has no locks it stays without */
 out:
     if (rc == EXF_OK)
         *out = f;
@@ -95,36 +88,21 @@ exf_code exf_output_file_begin_at(exf_output_file **out, const char *target, int
     return EXF_OK;
 }
 
-/* Makes a handle of an open descriptor; fails with the reason in errno if fd < 0. */
-static exf_code begin_in_place(exf_output_file **out, int fd, const char *failure, const char *path, exf_err *err)
+exf_code exf_output_file_adopt(exf_output_file **out, int fd, const char *path, exf_err *err)
 {
-    exf_output_file *f = NULL;
-    exf_code rc;
-    *out = NULL;
-    if (fd < 0) return exf_fail_errno(err, errno, "%s: %s", path, failure);
-    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "output handle", err));
-    f->fd = fd;
-    f->in_place = 1;
-    EXF_TRY(exf_mem_strdup(&f->target, path, "output path", err));
-    EXF_TRY(exf_mem_strdup(&f->temporary, path, "output path", err));
-    *out = f;
+    exf_code rc = exf_mem_new(out, 1, sizeof **out, "output handle", err);
+    if (rc != EXF_OK) {
+        close(fd);
+        return rc;
+    }
+    (*out)->fd = fd;
+    EXF_TRY(exf_mem_strdup(&(*out)->target, path, "output path", err));
+    EXF_TRY(exf_mem_strdup(&(*out)->temporary, path, "output path", err));
     return EXF_OK;
 out:
-    close(fd);
-    if (f) outfile_free(f);
+    exf_output_file_abort(*out);
+    *out = NULL;
     return rc;
-}
-
-exf_code exf_output_file_begin_in(exf_output_file **out, int directory, const char *name, const char *path, exf_err *err)
-{
-    int fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    return begin_in_place(out, fd, "cannot create", path, err);
-}
-
-exf_code exf_output_file_join(exf_output_file **out, const char *path, exf_err *err)
-{
-    int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-    return begin_in_place(out, fd, "cannot open what rank 0 made; ranks need a common file system", path, err);
 }
 
 const char *exf_output_file_path(const exf_output_file *f)
@@ -132,27 +110,28 @@ const char *exf_output_file_path(const exf_output_file *f)
     return f->temporary;
 }
 
-/* Writes all bytes: at the file position, or at an offset >= 0. */
-static exf_code write_all(exf_output_file *f, const void *bytes, size_t n, off_t offset, exf_err *err)
+int exf_write_all(int fd, const void *bytes, size_t n, int64_t offset)
 {
     const char *p = bytes;
     for (size_t done = 0; done < n;) {
-        ssize_t put = offset < 0 ? write(f->fd, p + done, n - done) : pwrite(f->fd, p + done, n - done, offset + (off_t)done);
+        ssize_t put = offset < 0 ? write(fd, p + done, n - done) : pwrite(fd, p + done, n - done, (off_t)offset + (off_t)done);
         if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) return exf_fail_errno(err, put < 0 ? errno : ENOSPC, "%s: cannot write", f->target);
+        if (put == 0) errno = ENOSPC;
+        if (put <= 0) return -1;
         done += (size_t)put;
     }
-    return EXF_OK;
+    return 0;
 }
 
 exf_code exf_output_file_write(exf_output_file *f, const void *bytes, size_t n, exf_err *err)
 {
-    return write_all(f, bytes, n, -1, err);
+    return exf_write_all(f->fd, bytes, n, -1) == 0 ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot write", f->target);
 }
 
 exf_code exf_output_file_patch(exf_output_file *f, uint64_t offset, const void *bytes, size_t n, exf_err *err)
 {
-    return write_all(f, bytes, n, (off_t)offset, err);
+    int failed = exf_write_all(f->fd, bytes, n, (int64_t)offset);
+    return failed ? exf_fail_errno(err, errno, "%s: cannot write", f->target) : EXF_OK;
 }
 
 exf_code exf_output_file_read(const exf_output_file *f, uint64_t offset, void *buf, size_t n, exf_err *err)
@@ -218,38 +197,29 @@ static exf_code put_in_place(const exf_output_file *f, exf_err *err)
     return exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
 }
 
+exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
+{
+    exf_code rc = exf_output_file_sync(f, err);
+    if (rc == EXF_OK && f->dir) rc = put_in_place(f, err);
+    if (rc == EXF_OK && f->dir) exf_sync_directory(f->dir);
+    exf_output_file_abort(f); /* what is in place has another name by now */
+    return rc;
+}
+
 /* Removes the temporary if this process made it and it still has its name.  The claim of one that cannot be removed stays for
  * the next writer. */
-static void remove_temporary(exf_output_file *f)
+void exf_output_file_abort(exf_output_file *f)
 {
+    if (!f) return;
     if (f->made.path && exf_temporary_is(f->made.path, f->fd) && unlink(f->made.path) != 0)
         exf_temporary_leave(&f->made);
     else
         exf_temporary_end(&f->made);
-}
-
-exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
-{
-    exf_code rc = exf_output_file_sync(f, err);
-    if (f->in_place) {
-        close(f->fd);
-        outfile_free(f);
-        return rc;
-    }
-    if (rc == EXF_OK) rc = put_in_place(f, err);
-    remove_temporary(f);
-    if (rc == EXF_OK) exf_sync_directory(f->dir);
-    close(f->fd); /* last: the lock ends with it */
-    outfile_free(f);
-    return rc;
-}
-
-void exf_output_file_abort(exf_output_file *f)
-{
-    if (!f) return;
-    remove_temporary(f);
-    if (f->fd >= 0) close(f->fd);
-    outfile_free(f);
+    if (f->fd >= 0) close(f->fd); /* last: the lock ends with it */
+    exf_mem_free(f->target);
+    exf_mem_free(f->temporary);
+    exf_mem_free(f->dir);
+    exf_mem_free(f);
 }
 
 exf_code exf_output_file_whole(const char *target, int force, const void *bytes, size_t n, exf_err *err)
@@ -262,29 +232,25 @@ exf_code exf_output_file_whole(const char *target, int force, const void *bytes,
     return rc;
 }
 
-/* Makes one directory and syncs its parent. */
-static exf_code make_dir(const char *path, size_t *n_made, exf_err *err)
-{
-    char *parent = NULL;
-    if (mkdir(path, 0777) != 0) return errno == EEXIST ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot create directory", path);
-    ++*n_made;
-    exf_code rc = exf_path_dir(&parent, path, err);
-    if (rc == EXF_OK) exf_sync_directory(parent);
-    exf_mem_free(parent);
-    return rc;
-}
-
 exf_code exf_make_new_dirs(const char *path, size_t *n_made, exf_err *err)
 {
-    char *p = NULL;
+    char *p = NULL, *parent = NULL;
     *n_made = 0;
     exf_code rc = exf_mem_strdup(&p, path, "path", err);
     if (rc != EXF_OK) return rc;
-    for (char *s = p + 1;; s++) {
+    for (char *s = p + 1;; s++) { /* makes one after the other, and syncs what each is in */
         char c = *s;
         if (c != '/' && c != 0) continue;
         *s = 0;
-        if ((rc = make_dir(p, n_made, err)) != EXF_OK) break;
+        if (mkdir(p, 0777) == 0) {
+            ++*n_made;
+            rc = exf_path_dir(&parent, p, err);
+            if (rc == EXF_OK) exf_sync_directory(parent);
+            exf_mem_free(parent);
+        } else if (errno != EEXIST) {
+            rc = exf_fail_errno(err, errno, "%s: cannot create directory", p);
+        }
+        if (rc != EXF_OK) break;
         *s = c;
         if (c == 0) break;
     }
@@ -298,12 +264,6 @@ exf_code exf_make_new_dirs(const char *path, size_t *n_made, exf_err *err)
         rc = exf_fail(err, EXF_IO, "%s: exists and is not a directory", path);
     exf_mem_free(p);
     return rc;
-}
-
-exf_code exf_make_dirs(const char *path, exf_err *err)
-{
-    size_t n_made;
-    return exf_make_new_dirs(path, &n_made, err);
 }
 
 /* ---- paths ------------------------------------------------------------------------------------- */

@@ -64,19 +64,18 @@ exf_code exf_file_slurp(const char *path, uint64_t limit, char **out, size_t *le
 /* ---- writing -------------------------------------------------------- */
 typedef struct exf_output_file exf_output_file;
 
+/* Writes all bytes to a descriptor, at its position (offset -1) or at an offset.  Returns 0, or -1 with errno. */
+int exf_write_all(int fd, const void *bytes, size_t n, int64_t offset);
+
 /* Starts an output.  The parent directory must exist. */
 exf_code exf_output_file_begin(exf_output_file **out, const char *target, int force, exf_err *err) EXF_CHECKED;
 /* The same in a temporary of that path, beside the target, which stays there whatever fails, for a run that goes on:
  * goes on with what it holds (EXF_IO if it is not there), or makes it (EXF_IO if something of that name is there). */
 exf_code exf_output_file_begin_at(exf_output_file **out, const char *target, int force, const char *temporary, int goes_on,
                                   exf_err *err) EXF_CHECKED;
-/* Makes a file in an open directory, which must not hold that name; path names it in messages.  It has its final name from
- * the start: commit syncs it, and neither commit nor abort renames or removes it. */
-exf_code exf_output_file_begin_in(exf_output_file **out, int directory, const char *name, const char *path,
-                                  exf_err *err) EXF_CHECKED;
-/* Opens a file that another process began, to write a part of it: of its functions only patch, commit, which
- * syncs, and abort may be called; neither renames or removes anything. */
-exf_code exf_output_file_join(exf_output_file **out, const char *path, exf_err *err) EXF_CHECKED;
+/* Makes an output of an open file that has its final name, and takes fd over, also on failure; path names it in messages.  Commit
+ * syncs it; neither commit nor abort renames or removes it. */
+exf_code exf_output_file_adopt(exf_output_file **out, int fd, const char *path, exf_err *err) EXF_CHECKED;
 /* The temporary's path, for libraries that open files themselves. */
 const char *exf_output_file_path(const exf_output_file *f);
 exf_code exf_output_file_write(exf_output_file *f, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
@@ -106,9 +105,7 @@ exf_code exf_output_file_whole(const char *target, int force, const void *bytes,
 exf_code exf_output_check(const char *target, int force, exf_err *err) EXF_CHECKED;
 /* Syncs a directory after a rename in it, where the system can. */
 void exf_sync_directory(const char *dir);
-/* mkdir -p. */
-exf_code exf_make_dirs(const char *path, exf_err *err) EXF_CHECKED;
-/* The same; *n_made says how many directories this call made: the last ones of the path.  After a failure they are gone. */
+/* mkdir -p; *n_made says how many directories this call made: the last ones of the path.  After a failure they are gone. */
 exf_code exf_make_new_dirs(const char *path, size_t *n_made, exf_err *err) EXF_CHECKED;
 
 /* ---- paths ---------------------------------------------------------- */
@@ -197,8 +194,9 @@ uint64_t exf_random_u64(void);
  * system has no symbolic links or no locks, temporaries of killed processes stay. */
 
 typedef struct {
-    char *path, *directory; /* of the temporary, and of what it is in; NULL: none was made */
-    unsigned long long random;
+    char *path; /* NULL: none was made */
+    int dir;    /* the directory that it is in, open; -1: it cannot be read, so that nothing is claimed */
+    unsigned long long inode, random; /* inode: of that directory */
     size_t n_files; /* claimed in a folder */
 } exf_temporary;
 
@@ -207,8 +205,6 @@ typedef struct {
 exf_code exf_temporary_make(exf_temporary *t, const char *target, int is_folder, int *fd, exf_err *err) EXF_CHECKED;
 /* Claims a name in the folder, before the file is made.  No failure: what is not claimed is not removed. */
 void exf_temporary_claim(exf_temporary *t, const char *name);
-/* Locks an open temporary for as long as fd is open.  Where the file system has no locks the temporary stays without. */
-void exf_temporary_lock(int fd);
 /* Returns 1 if the path still names what fd has open, links not followed; otherwise errno is why that is not known, or 0: the
  * name is another's. */
 int exf_temporary_is(const char *path, int fd);

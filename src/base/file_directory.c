@@ -83,22 +83,16 @@ exf_code exf_each_file(const char *path, exf_code (*visit)(void *self, const cha
 #define LIST_TITLE "# exfold-folder/1: the files that were written together; --force replaces a folder of these alone\n"
 enum { MAX_LIST = 16 << 20 };
 
-/* Finds the digest of a name in the text of a list; NULL: it is not in there. */
-static const char *listed_digest(const char *list, const char *name)
-{
-    size_t n = strlen(name), digest = EXF_SHA256_HEX - 1;
-    for (const char *line = list + strlen(LIST_TITLE), *end; (end = strchr(line, '\n')); line = end + 1)
-        if ((size_t)(end - line) == digest + 2 + n && memcmp(line + digest + 2, name, n) == 0) return line;
-    return NULL;
-}
-
+/* Checks that a file has its line in the text of a list, which begins with the file's digest, and is unchanged. */
 static exf_code check_old_file(const char *target, const char *name, const char *list, exf_err *err)
 {
     char *path = NULL, hex[EXF_SHA256_HEX];
-    const char *digest = listed_digest(list, name);
+    const char *digest = NULL;
+    size_t n = strlen(name), n_digits = EXF_SHA256_HEX - 1;
     exf_path_kind kind = EXF_PATH_NOTHING;
     exf_code rc;
-    if (strcmp(name, EXF_FOLDER_LIST) == 0) return EXF_OK;
+    for (const char *line = list + strlen(LIST_TITLE), *end; !digest && (end = strchr(line, '\n')); line = end + 1)
+        if ((size_t)(end - line) == n_digits + 2 + n && memcmp(line + n_digits + 2, name, n) == 0) digest = line;
     if (!digest)
         return exf_fail(err, EXF_IO, "%s: holds %s, which was not written with the folder's other files; move it away, or "
                         "the folder: nothing of it is replaced", target, name);
@@ -117,33 +111,27 @@ out:
     return rc;
 }
 
-/* Reads the list of an old folder; EXF_IO if there is none that this program wrote. */
-static exf_code read_list(const char *target, char **list, exf_err *err)
+/* Checks that every file of an old folder is on its list, which this program wrote, and unchanged; an empty folder may be
+ * replaced. */
+static exf_code check_old(const char *target, const name_list *old, exf_err *err)
 {
-    char *path = NULL;
+    char *path = NULL, *list = NULL;
     exf_path_kind kind;
     size_t n;
     exf_code rc;
+    if (!old->n) return EXF_OK;
     EXF_TRY(exf_path_join(&path, target, EXF_FOLDER_LIST, err));
     EXF_TRY(exf_path_look_at(path, &kind, err));
-    if (kind == EXF_PATH_FILE) EXF_TRY(exf_file_slurp(path, MAX_LIST, list, &n, err));
-    if (!*list || !exf_starts_with(*list, LIST_TITLE))
+    if (kind == EXF_PATH_FILE) EXF_TRY(exf_file_slurp(path, MAX_LIST, &list, &n, err));
+    if (!list || !exf_starts_with(list, LIST_TITLE)) {
         rc = exf_fail(err, EXF_IO, "%s: holds no %s of this program, so nothing tells that the folder may be deleted; move it "
                       "away, or name another", target, EXF_FOLDER_LIST);
+        goto out;
+    }
+    for (size_t i = 0; i < old->n; i++)
+        if (strcmp(old->name[i], EXF_FOLDER_LIST) != 0) EXF_TRY(check_old_file(target, old->name[i], list, err));
 out:
     exf_mem_free(path);
-    return rc;
-}
-
-/* Checks that every file of an old folder is on its list and unchanged; an empty folder may be replaced. */
-static exf_code check_old(const char *target, const name_list *old, exf_err *err)
-{
-    char *list = NULL;
-    exf_code rc = EXF_OK;
-    if (!old->n) return EXF_OK;
-    EXF_TRY(read_list(target, &list, err));
-    for (size_t i = 0; i < old->n; i++) EXF_TRY(check_old_file(target, old->name[i], list, err));
-out:
     exf_mem_free(list);
     return rc;
 }
@@ -164,17 +152,6 @@ exf_code exf_output_directory_check(const char *target, int force, exf_err *err)
 
 /* ---- writing ----------------------------------------------------------------- */
 
-static void free_folder(exf_output_directory *f)
-{
-    names_free(&f->files);
-    exf_hash_free(f->hash);
-    exf_text_free(&f->list);
-    exf_mem_free(f->target);
-    exf_mem_free(f->aside);
-    exf_mem_free(f->parent);
-    exf_mem_free(f);
-}
-
 exf_code exf_output_directory_begin(exf_output_directory **out, const char *target, int force, exf_err *err)
 {
     exf_code rc;
@@ -192,8 +169,8 @@ exf_code exf_output_directory_begin(exf_output_directory **out, const char *targ
 out:
     if (rc == EXF_OK)
         *out = f;
-    else if (f)
-        free_folder(f);
+    else
+        exf_output_directory_abort(f);
     return rc;
 }
 
@@ -235,16 +212,9 @@ out:
 
 exf_code exf_output_directory_write(exf_output_directory *f, const void *bytes, size_t n, exf_err *err)
 {
-    const char *p = bytes;
     if (f->fd < 0) return exf_fail(err, EXF_INTERNAL, "%s: %zu bytes for no file", f->target, n);
-    for (size_t done = 0; done < n;) {
-        ssize_t put = write(f->fd, p + done, n - done);
-        if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) return exf_fail_errno(err, put < 0 ? errno : ENOSPC, "%s/%s: cannot write", f->target,
-                                                  f->files.name[f->files.n - 1]);
-        done += (size_t)put;
-    }
-    return exf_hash_add(f->hash, bytes, n, err);
+    if (exf_write_all(f->fd, bytes, n, -1) == 0) return exf_hash_add(f->hash, bytes, n, err);
+    return exf_fail_errno(err, errno, "%s/%s: cannot write", f->target, f->files.name[f->files.n - 1]);
 }
 
 /* Removes the old directory, which has another name by now, and those of its files that were checked.  The new one is in
@@ -256,18 +226,6 @@ static void remove_old(const exf_output_directory *f, const char *path, const na
     if (dir >= 0) close(dir);
     if (rmdir(path) != 0)
         exf_log_warn("%s: the folder that %s replaces cannot be removed: %s", path, f->target, strerror(errno));
-}
-
-/* Exchanges the names of the new directory and the old one, so that the target is never absent.
- * Returns 0, or -1 where the system or its file system cannot. */
-static int exchange(const exf_output_directory *f)
-{
-#if defined RENAME_EXCHANGE
-    return renameat2(AT_FDCWD, f->temporary.path, AT_FDCWD, f->target, RENAME_EXCHANGE);
-#else
-    (void)f;
-    return -1;
-#endif
 }
 
 /* Chooses a name beside the target, which must not exist: rename() would replace an empty folder. */
@@ -286,26 +244,25 @@ out:
     return rc;
 }
 
-/* Claims what the old directory holds, which is about to have the temporary's name. */
-static void claim_old(exf_output_directory *f, const name_list *old)
-{
-    for (size_t i = 0; i < old->n; i++) {
-        size_t k = 0;
-        while (k < f->files.n && strcmp(f->files.name[k], old->name[i]) != 0) k++;
-        if (k == f->files.n) exf_temporary_claim(&f->temporary, old->name[i]);
-    }
-}
-
-/* Puts the new directory in the old one's place, and removes that. */
+/* Puts the new directory in the old one's place, and removes that.  They exchange their names, so that the target is never absent;
+ * where the system or its file system cannot, the old one is moved aside first. */
 static exf_code replace(exf_output_directory *f, exf_err *err)
 {
     exf_code rc;
     name_list old = {0};
+    int exchanged = 0;
     EXF_TRY(names_read(&old, f->target, err));
     EXF_TRY(check_old(f->target, &old, err));
     EXF_TRY(name_aside(f, err));
-    claim_old(f, &old);
-    if (exchange(f) == 0) {
+    for (size_t i = 0; i < old.n; i++) { /* claims what the old one holds, which is about to have the temporary's name */
+        size_t k = 0;
+        while (k < f->files.n && strcmp(f->files.name[k], old.name[i]) != 0) k++;
+        if (k == f->files.n) exf_temporary_claim(&f->temporary, old.name[i]);
+    }
+#if defined RENAME_EXCHANGE
+    exchanged = renameat2(AT_FDCWD, f->temporary.path, AT_FDCWD, f->target, RENAME_EXCHANGE) == 0;
+#endif
+    if (exchanged) {
         remove_old(f, f->temporary.path, &old);
     } else if (rename(f->target, f->aside) != 0) {
         rc = exf_fail_errno(err, errno, "%s: cannot move aside", f->target);
@@ -334,51 +291,41 @@ static exf_code put_in_place(exf_output_directory *f, exf_err *err)
 }
 
 /* Removes the temporary if it still has its name; the claims of what cannot be removed stay for the next writer. */
-static void remove_temporary(exf_output_directory *f)
+void exf_output_directory_abort(exf_output_directory *f)
 {
+    if (!f) return;
     int own = f->dir >= 0 && exf_temporary_is(f->temporary.path, f->dir);
+    if (f->fd >= 0) close(f->fd);
     for (size_t i = 0; own && i < f->files.n; i++) unlinkat(f->dir, f->files.name[i], 0);
     if (own && rmdir(f->temporary.path) != 0)
         exf_temporary_leave(&f->temporary);
     else
         exf_temporary_end(&f->temporary);
-}
-
-void exf_output_directory_abort(exf_output_directory *f)
-{
-    if (!f) return;
-    if (f->fd >= 0) close(f->fd);
-    remove_temporary(f);
-    close(f->dir);
-    free_folder(f);
-}
-
-static exf_code write_list(exf_output_directory *f, exf_err *err)
-{
-    exf_text list = f->list;
-    exf_code rc;
-    f->list = (exf_text){0};
-    EXF_TRY(exf_output_directory_file(f, EXF_FOLDER_LIST, err));
-    EXF_TRY(exf_output_directory_write(f, list.s, list.len, err));
-    EXF_TRY(finish_file(f, err));
-out:
-    exf_text_free(&list);
-    return rc;
+    if (f->dir >= 0) close(f->dir); /* last: the lock ends with it */
+    names_free(&f->files);
+    exf_hash_free(f->hash);
+    exf_text_free(&f->list);
+    exf_mem_free(f->target);
+    exf_mem_free(f->aside);
+    exf_mem_free(f->parent);
+    exf_mem_free(f);
 }
 
 exf_code exf_output_directory_commit(exf_output_directory *f, exf_err *err)
 {
+    exf_text list = {0};
     exf_code rc;
     EXF_TRY(finish_file(f, err));
-    EXF_TRY(write_list(f, err));
+    list = f->list;
+    f->list = (exf_text){0};
+    EXF_TRY(exf_output_directory_file(f, EXF_FOLDER_LIST, err));
+    EXF_TRY(exf_output_directory_write(f, list.s, list.len, err));
+    EXF_TRY(finish_file(f, err));
     (void)fsync(f->dir);
     EXF_TRY(put_in_place(f, err));
     exf_sync_directory(f->parent);
-    exf_temporary_end(&f->temporary);
-    close(f->dir);
-    free_folder(f);
-    return rc;
 out:
-    exf_output_directory_abort(f);
+    exf_text_free(&list);
+    exf_output_directory_abort(f); /* what is in place has another name by now */
     return rc;
 }

@@ -119,17 +119,6 @@ out:
     return rc;
 }
 
-static exf_code write_all(int fd, const char *bytes, size_t n, exf_err *err)
-{
-    for (size_t done = 0; done < n;) {
-        ssize_t some = write(fd, bytes + done, n - done);
-        if (some < 0 && errno == EINTR) continue;
-        if (some < 0) return exf_fail_errno(err, errno, "standard input: cannot keep what it brings; set TMPDIR to a larger disk");
-        done += (size_t)some;
-    }
-    return EXF_OK;
-}
-
 /* Copies all of standard input. */
 static exf_code copy_input(int fd, exf_err *err)
 {
@@ -143,7 +132,10 @@ static exf_code copy_input(int fd, exf_err *err)
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) rc = exf_fail_errno(err, errno, "%s: cannot read", input_name);
         if (got <= 0) break;
-        EXF_TRY(write_all(fd, piece, (size_t)got, err));
+        if (exf_write_all(fd, piece, (size_t)got, -1) != 0) {
+            rc = exf_fail_errno(err, errno, "%s: cannot keep what it brings; set TMPDIR to a larger disk", input_name);
+            break;
+        }
     }
 out:
     exf_mem_free(piece);

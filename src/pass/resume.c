@@ -1,61 +1,15 @@
-/* resume.c - a resume point: its records, its hidden states, and resume.json, which names the files of both; see resume.h.
- *
- *   {"schema": "exfold-resume/3",
- *    "facts": {"model.config_sha256": "...", ...},
- *    "layers_done": 5, "joined": false, "weight_bytes": 123, "flops": 1.5e9,
- *    "hidden": {"file": "hidden-5", "bytes": 123, "sha256": ["of each MiB", ...]},
- *    "records": [{"file": "sums-0.safetensors", "layer": 0, "sha256": "..."}, ...],
- *    "text_sha256": "of this file's text without this member"} */
-#include "pass/resume.h"
+/* resume.c - a resume point: its records, its hidden states, and the steps in which a point is made; see resume.h. */
+#include "pass/resume_internal.h"
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/parallel.h"
 #include "base/text.h"
-#include "format/json.h"
-#include "pass/resume_directory.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-
-/* A file that belongs to a point. */
-typedef struct {
-    char *file; /* its name in the directory */
-    int layer;
-    char sha256[EXF_SHA256_HEX];
-} record;
-
-typedef char chunk_digest[EXF_SHA256_HEX];
-
-typedef struct {
-    exf_output_file *out;      /* while the file is written */
-    char *file;                /* "hidden-<n>"; NULL: none */
-    uint64_t bytes;
-    chunk_digest *sha256; /* [n_chunks] */
-    size_t n_chunks;
-    exf_resume_progress progress; /* of the run when it saved these hidden states */
-} hidden_file;
-
-struct exf_resume {
-    exf_resume_directory directory;
-    char *path; /* of resume.json, for messages */
-    exf_provenance facts;
-    int64_t every_layers;
-    double every_seconds;
-    int follows;                  /* 1: another process makes the point */
-    exf_resume_progress start;    /* of the point that was opened */
-    pthread_mutex_t lock;         /* guards the records */
-    record *record;
-    size_t n_records, capacity;
-    hidden_file now, next;  /* of the point on disk, and of the one that is being made */
-    int last_done;                /* layers done when the last save began */
-    double began, last_time;      /* exf_clock() when the save began, and when the run went on beside it */
-    double last_cost;             /* seconds between the two */
-    exf_background saving;        /* makes a point */
-    exf_code (*sync)(void *self, exf_err *err); /* of the run's unfinished output; NULL: it has none */
-    void *sync_self;
-};
 
 /* ---- how far the run is ---------------------------------------------------------------------- */
 
@@ -72,35 +26,6 @@ const exf_resume_progress *exf_resume_start(const exf_resume *r)
 int exf_resume_saved_layers(const exf_resume *r)
 {
     return r->now.file ? r->now.progress.layers_done : 0;
-}
-
-/* ---- the list of records ---------------------------------------------------------------------- */
-
-/* Returns the record of a file; NULL if there is none. */
-static record *find_record(const exf_resume *r, const char *file)
-{
-    for (size_t i = 0; i < r->n_records; i++)
-        if (strcmp(r->record[i].file, file) == 0) return &r->record[i];
-    return NULL;
-}
-
-/* Adds a record or replaces the one of the same file. */
-static exf_code set_record(exf_resume *r, const char *file, int layer, const char *sha256, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    pthread_mutex_lock(&r->lock);
-    record *k = find_record(r, file);
-    if (!k) {
-        EXF_TRY(exf_mem_grow(&r->record, &r->capacity, r->n_records + 1, sizeof *r->record, "records", err));
-        k = &r->record[r->n_records];
-        EXF_TRY(exf_mem_strdup(&k->file, file, "records", err));
-        r->n_records++;
-    }
-    k->layer = layer;
-    memcpy(k->sha256, sha256, EXF_SHA256_HEX);
-out:
-    pthread_mutex_unlock(&r->lock);
-    return rc;
 }
 
 /* ---- files ------------------------------------------------------------------------------------- */
@@ -166,7 +91,7 @@ exf_code exf_resume_put(exf_resume *r, const char *name, int layer, const exf_te
     EXF_TRY(write_record(f, tensors, n, sha256, err));
     rc = exf_output_file_commit(f, err);
     f = NULL;
-    if (rc == EXF_OK) rc = set_record(r, file, layer, sha256, err);
+    if (rc == EXF_OK) rc = exf_resume_set_record(r, file, layer, sha256, err);
 out:
     exf_output_file_abort(f);
     return rc;
@@ -179,7 +104,7 @@ exf_code exf_resume_get(const exf_resume *r, const char *name, int layer, exf_st
     exf_code rc;
     *out = NULL;
     record_name(file, name, layer);
-    const record *k = find_record(r, file);
+    const exf_resume_record *k = exf_resume_find_record(r, file);
     if (!k)
         return exf_fail(err, EXF_FORMAT, "%s: names no %s, which layer %d left; --resume=never starts over", r->path, file, layer);
     EXF_TRY(exf_resume_directory_read(&r->directory, file, &f, err));
@@ -208,27 +133,19 @@ exf_code exf_resume_read(const exf_st_file *f, const exf_tensor *expected, void 
 }
 
 /* Frees what h holds, and drops a file that is being written. */
-static void free_hidden(hidden_file *h)
+static void free_hidden(exf_resume_hidden *h)
 {
     exf_output_file_abort(h->out);
     exf_mem_free(h->file);
     exf_mem_free(h->sha256);
-    *h = (hidden_file){.out = NULL};
+    *h = (exf_resume_hidden){.out = NULL};
 }
 
 /* ---- writing hidden states ---------------------------------------------------------------------------- */
 
-/* Makes room for the checksums of so many bytes. */
-static exf_code new_checksums(hidden_file *h, uint64_t bytes, exf_err *err)
-{
-    h->bytes = bytes;
-    h->n_chunks = (size_t)((bytes + EXF_RESUME_CHUNK - 1) / EXF_RESUME_CHUNK);
-    return exf_mem_new(&h->sha256, h->n_chunks, sizeof *h->sha256, "checksums", err);
-}
-
 exf_code exf_resume_hidden_begin(exf_resume *r, int done, uint64_t bytes, exf_err *err)
 {
-    hidden_file *h = &r->next;
+    exf_resume_hidden *h = &r->next;
     char file[32];
     exf_code rc;
     r->began = exf_clock();
@@ -238,7 +155,7 @@ exf_code exf_resume_hidden_begin(exf_resume *r, int done, uint64_t bytes, exf_er
     if (r->now.file && strcmp(r->now.file, file) == 0)
         return exf_fail(err, EXF_INTERNAL, "%s: %s is of the point that is on the disk", r->path, file);
     h->progress.layers_done = done;
-    EXF_TRY(new_checksums(h, bytes, err));
+    EXF_TRY(exf_resume_new_checksums(h, bytes, err));
     EXF_TRY(exf_mem_strdup(&h->file, file, "resume point", err));
     EXF_TRY(exf_resume_directory_create(&r->directory, file, &h->out, err));
 out:
@@ -254,8 +171,11 @@ exf_code exf_resume_hidden_join(exf_resume *r, uint64_t bytes, const char *path,
 {
     exf_code rc;
     free_hidden(&r->next);
-    EXF_TRY(new_checksums(&r->next, bytes, err));
-    EXF_TRY(exf_output_file_join(&r->next.out, path, err));
+    EXF_TRY(exf_resume_new_checksums(&r->next, bytes, err));
+    int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return exf_fail_errno(err, errno, "%s: cannot open what rank 0 made; ranks need a common file system", path);
+    EXF_TRY(exf_output_file_adopt(&r->next.out, fd, path, err));
 out:
     return rc;
 }
@@ -274,53 +194,40 @@ exf_code exf_resume_hidden_leave(exf_resume *r, exf_err *err)
     return rc;
 }
 
-/* A range of the file, cut in chunks that are written or read side by side. */
-typedef struct {
-    const hidden_file *h;
-    const exf_file *in; /* NULL: written to h->out */
-    uint64_t offset;
-    char *bytes;
-    size_t n;
-} range;
-
-static size_t chunk_of(const range *k, size_t i)
+/* Moves at most a chunk at an offset: writes it to h->out and keeps its SHA-256, or reads it from `in` and compares that. */
+static exf_code move_chunk(const exf_resume_hidden *h, const exf_file *in, uint64_t offset, char *bytes, size_t n, exf_err *err)
 {
-    size_t at = i * (size_t)EXF_RESUME_CHUNK;
-    return k->n - at < EXF_RESUME_CHUNK ? k->n - at : EXF_RESUME_CHUNK;
-}
-
-typedef exf_code (*chunk_step)(const range *k, size_t i, exf_err *err);
-
-static exf_code each_chunk(const range *k, chunk_step step, int n_threads, exf_err *err)
-{
-    size_t n = (k->n + EXF_RESUME_CHUNK - 1) / EXF_RESUME_CHUNK;
-    exf_loop loop = EXF_LOOP;
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n, n_threads))
-    for (size_t i = 0; i < n; i++) {
-        exf_err e;
-        if (exf_loop_takes(&loop, i) && step(k, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
-    }
-    return exf_loop_end(&loop, err);
-}
-
-static exf_code write_chunk(const range *k, size_t i, exf_err *err)
-{
-    uint64_t at = k->offset + i * (uint64_t)EXF_RESUME_CHUNK;
-    const char *bytes = k->bytes + i * (size_t)EXF_RESUME_CHUNK;
+    char *known = h->sha256[offset / EXF_RESUME_CHUNK], sha256[EXF_SHA256_HEX];
     exf_code rc;
-    EXF_TRY(exf_output_file_patch(k->h->out, at, bytes, chunk_of(k, i), err));
-    EXF_TRY(exf_hash_bytes(bytes, chunk_of(k, i), k->h->sha256[at / EXF_RESUME_CHUNK], err));
+    EXF_TRY(in ? exf_file_read(in, offset, bytes, n, err) : exf_output_file_patch(h->out, offset, bytes, n, err));
+    EXF_TRY(exf_hash_bytes(bytes, n, in ? sha256 : known, err));
+    if (in && strcmp(sha256, known) != 0)
+        rc = exf_fail(err, EXF_FORMAT,
+                      "%s: the %zu bytes at %llu differ from their sha256 in resume.json; --resume=never starts over",
+                      exf_file_path(in), n, (unsigned long long)offset);
 out:
     return rc;
 }
 
-exf_code exf_resume_hidden_put(exf_resume *r, uint64_t offset, const void *bytes, size_t n, int n_threads, exf_err *err)
+/* Moves a range of the file, its chunks side by side. */
+static exf_code move_range(const exf_resume_hidden *h, const exf_file *in, uint64_t offset, char *bytes, size_t n, int n_threads,
+                           exf_err *err)
 {
-    range k = {.h = &r->next, .offset = offset, .bytes = (char *)(uintptr_t)bytes, .n = n};
-    return each_chunk(&k, write_chunk, n_threads, err);
+    size_t chunk = EXF_RESUME_CHUNK, n_chunks = (n + chunk - 1) / chunk;
+    exf_loop loop = EXF_LOOP;
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(n_chunks, n_threads))
+    for (size_t i = 0; i < n_chunks; i++) {
+        size_t at = i * chunk, some = n - at < chunk ? n - at : chunk;
+        exf_err e;
+        if (exf_loop_takes(&loop, i) && move_chunk(h, in, offset + at, bytes + at, some, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+    }
+    return exf_loop_end(&loop, err);
 }
 
-/* ---- reading hidden states ---------------------------------------------------------------------------- */
+exf_code exf_resume_hidden_put(exf_resume *r, uint64_t offset, const void *bytes, size_t n, int n_threads, exf_err *err)
+{
+    return move_range(&r->next, NULL, offset, (char *)(uintptr_t)bytes, n, n_threads, err);
+}
 
 exf_code exf_resume_hidden_open(const exf_resume *r, uint64_t bytes, exf_file **out, exf_err *err)
 {
@@ -336,215 +243,10 @@ out:
     return rc;
 }
 
-static exf_code read_chunk(const range *k, size_t i, exf_err *err)
-{
-    uint64_t at = k->offset + i * (uint64_t)EXF_RESUME_CHUNK;
-    char *bytes = k->bytes + i * (size_t)EXF_RESUME_CHUNK, sha256[EXF_SHA256_HEX];
-    exf_code rc;
-    EXF_TRY(exf_file_read(k->in, at, bytes, chunk_of(k, i), err));
-    EXF_TRY(exf_hash_bytes(bytes, chunk_of(k, i), sha256, err));
-    if (strcmp(sha256, k->h->sha256[at / EXF_RESUME_CHUNK]) != 0)
-        rc = exf_fail(err, EXF_FORMAT,
-                      "%s: the %zu bytes at %llu differ from their sha256 in resume.json; --resume=never starts over",
-                      exf_file_path(k->in), chunk_of(k, i), (unsigned long long)at);
-out:
-    return rc;
-}
-
 exf_code exf_resume_hidden_get(const exf_resume *r, const exf_file *f, uint64_t offset, void *to, size_t n, int n_threads,
                                exf_err *err)
 {
-    range k = {.h = &r->now, .in = f, .offset = offset, .bytes = to, .n = n};
-    return each_chunk(&k, read_chunk, n_threads, err);
-}
-
-#define SCHEMA "exfold-resume/3"
-#define SEAL ",\n\"text_sha256\": \""
-enum { MOST_BYTES = 256 << 20 }; /* of resume.json: 64 bytes for each MiB of hidden states */
-
-/* ---- writing resume.json ---------------------------------------------------------------------------- */
-
-static void write_records(exf_jw *w, const exf_resume *r, int done)
-{
-    exf_jw_open(w, "records", '[');
-    for (size_t i = 0; i < r->n_records; i++) {
-        if (r->record[i].layer >= done) continue;
-        exf_jw_open(w, NULL, '{');
-        exf_jw_text(w, "file", r->record[i].file);
-        exf_jw_int(w, "layer", r->record[i].layer);
-        exf_jw_text(w, "sha256", r->record[i].sha256);
-        exf_jw_close(w);
-    }
-    exf_jw_close(w);
-}
-
-/* Writes the text of resume.json for the point of h and all records of its layers.  The last member has the SHA-256 of the text
- * without it. */
-static exf_code point_text(const exf_resume *r, const hidden_file *h, exf_text *out, exf_err *err)
-{
-    exf_jw w = {.depth = 0};
-    char sha256[EXF_SHA256_HEX];
-    exf_code rc;
-    exf_jw_open(&w, NULL, '{');
-    exf_jw_text(&w, "schema", SCHEMA);
-    exf_jw_open(&w, "facts", '{');
-    for (size_t i = 0; i < r->facts.n; i++) exf_jw_text(&w, r->facts.key[i], r->facts.value[i]);
-    exf_jw_close(&w);
-    exf_jw_int(&w, "layers_done", h->progress.layers_done);
-    exf_jw_bool(&w, "joined", h->progress.joined);
-    exf_jw_count(&w, "weight_bytes", h->progress.weight_bytes);
-    exf_jw_real(&w, "flops", h->progress.flops);
-    exf_jw_open(&w, "hidden", '{');
-    exf_jw_text(&w, "file", h->file);
-    exf_jw_count(&w, "bytes", h->bytes);
-    exf_jw_open(&w, "sha256", '[');
-    for (size_t i = 0; i < h->n_chunks; i++) exf_jw_text(&w, NULL, h->sha256[i]);
-    exf_jw_close(&w);
-    exf_jw_close(&w);
-    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&r->lock);
-    write_records(&w, r, h->progress.layers_done);
-    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&r->lock);
-    exf_jw_close(&w);
-    EXF_TRY(exf_jw_end(&w, out, err));
-    EXF_TRY(exf_hash_bytes(out->s, out->len, sha256, err));
-    out->len -= strlen("}\n");
-    exf_text_appendf(out, SEAL "%s\"\n}\n", sha256);
-    rc = exf_text_end(out, err);
-out:
-    return rc;
-}
-
-/* ---- reading resume.json ---------------------------------------------------------------------------- */
-
-static exf_code fail_malformed(const exf_resume *r, const char *member, exf_err *err)
-{
-    return exf_fail(err, EXF_FORMAT, "%s: \"%s\" is missing or malformed; --resume=never starts over", r->path, member);
-}
-
-/* Returns the text of a member that holds a SHA-256 in hexadecimal, or NULL. */
-static const char *digest_in(const exf_json *j)
-{
-    size_t n = 0;
-    const char *s = exf_json_string(j, &n);
-    return s && n == EXF_SHA256_HEX - 1 ? s : NULL;
-}
-
-/* Returns the text of a member that is a file's plain name, or NULL. */
-static const char *name_in(const exf_json *j)
-{
-    size_t n = 0;
-    const char *s = exf_json_string(j, &n);
-    return s && n && strlen(s) == n && !strchr(s, '/') && s[0] != '.' ? s : NULL;
-}
-
-static exf_code check_facts(const exf_resume *r, const exf_json *facts, exf_err *err)
-{
-    for (size_t i = 0; i < r->facts.n; i++) {
-        const char *was = exf_json_string(exf_json_get(facts, r->facts.key[i]), NULL);
-        if (was && strcmp(was, r->facts.value[i]) == 0) continue;
-        return exf_fail(err, EXF_MODEL, "%s: was saved with %s %.200s, this run has %.200s; --resume=never starts over", r->path,
-                        r->facts.key[i], was ? was : "missing", r->facts.value[i]);
-    }
-    if (exf_json_size(facts) == r->facts.n) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: was saved with %zu facts of the run, this run has %zu; --resume=never starts over",
-                    r->path, exf_json_size(facts), r->facts.n);
-}
-
-/* Checks the SHA-256 with which a text ends.  Cuts the text. */
-static exf_code check_seal(const exf_resume *r, char *text, size_t len, exf_err *err)
-{
-    size_t tail = strlen(SEAL) + EXF_SHA256_HEX - 1 + strlen("\"\n}\n");
-    char sha256[EXF_SHA256_HEX], *at = len < tail ? NULL : text + len - tail;
-    exf_code rc = EXF_OK;
-    if (at && strncmp(at, SEAL, strlen(SEAL)) == 0 && strcmp(text + len - 4, "\"\n}\n") == 0) {
-        const char *said = at + strlen(SEAL);
-        char end[] = "}\n", copy[EXF_SHA256_HEX];
-        memcpy(copy, said, sizeof copy - 1);
-        memcpy(at, end, sizeof end);
-        EXF_TRY(exf_hash_bytes(text, len - tail + strlen(end), sha256, err));
-        if (strncmp(sha256, copy, sizeof copy - 1) == 0) return EXF_OK;
-    }
-    rc = exf_fail(err, EXF_FORMAT, "%s: differs from its own text_sha256; --resume=never starts over", r->path);
-out:
-    return rc;
-}
-
-static exf_code read_hidden(exf_resume *r, const exf_json *j, exf_err *err)
-{
-    hidden_file *h = &r->now;
-    const exf_json *list = exf_json_get(j, "sha256");
-    const char *file = name_in(exf_json_get(j, "file"));
-    int64_t bytes = exf_json_int(exf_json_get(j, "bytes"));
-    exf_code rc;
-    if (!file || bytes < 0) return fail_malformed(r, "hidden", err);
-    h->bytes = (uint64_t)bytes;
-    h->n_chunks = exf_json_size(list);
-    if (h->n_chunks != (h->bytes + EXF_RESUME_CHUNK - 1) / EXF_RESUME_CHUNK) return fail_malformed(r, "hidden", err);
-    EXF_TRY(exf_mem_strdup(&h->file, file, "resume point", err));
-    EXF_TRY(exf_mem_new(&h->sha256, h->n_chunks, sizeof *h->sha256, "checksums", err));
-    for (size_t i = 0; i < h->n_chunks; i++) {
-        const char *digest = digest_in(exf_json_at(list, i));
-        if (!digest) return fail_malformed(r, "hidden", err);
-        memcpy(h->sha256[i], digest, EXF_SHA256_HEX);
-    }
-out:
-    return rc;
-}
-
-static exf_code read_records(exf_resume *r, const exf_json *list, exf_err *err)
-{
-    exf_code rc = exf_json_type(list) == EXF_JSON_ARRAY ? EXF_OK : fail_malformed(r, "records", err);
-    for (size_t i = 0; rc == EXF_OK && i < exf_json_size(list); i++) {
-        const exf_json *k = exf_json_at(list, i);
-        const char *file = name_in(exf_json_get(k, "file")), *digest = digest_in(exf_json_get(k, "sha256"));
-        if (!file || !digest) return fail_malformed(r, "records", err);
-        rc = set_record(r, file, (int)exf_json_int(exf_json_get(k, "layer")), digest, err);
-    }
-    return rc;
-}
-
-static exf_code check_schema(const exf_resume *r, const exf_json *j, exf_err *err)
-{
-    const char *schema = exf_json_string(exf_json_get(j, "schema"), NULL);
-    if (schema && strcmp(schema, SCHEMA) == 0) return EXF_OK;
-    return exf_fail(err, EXF_VERSION, "%s: schema is %.100s, expected " SCHEMA "; --resume=never starts over", r->path,
-                    schema ? schema : "missing");
-}
-
-static exf_code read_progress(exf_resume *r, const exf_json *j, exf_err *err)
-{
-    int64_t done = exf_json_int(exf_json_get(j, "layers_done")), bytes = exf_json_int(exf_json_get(j, "weight_bytes"));
-    double flops = exf_json_real(exf_json_get(j, "flops"));
-    if (done < 1 || done > INT32_MAX) return fail_malformed(r, "layers_done", err);
-    if (bytes < 0 || flops < 0) return fail_malformed(r, "weight_bytes", err);
-    r->start = (exf_resume_progress){.layers_done = (int)done, .joined = exf_json_true(exf_json_get(j, "joined")),
-                                     .weight_bytes = (uint64_t)bytes, .flops = flops};
-    return EXF_OK;
-}
-
-/* Reads resume.json into r: EXF_VERSION for another schema, EXF_MODEL where a fact differs. */
-static exf_code read_point(exf_resume *r, exf_err *err)
-{
-    exf_json *j = NULL;
-    exf_file *f = NULL;
-    char *text = NULL;
-    size_t len;
-    exf_code rc;
-    EXF_TRY(exf_resume_directory_read(&r->directory, "resume.json", &f, err));
-    EXF_TRY(exf_file_read_all(f, MOST_BYTES, &text, &len, err));
-    EXF_TRY(exf_json_parse(&j, text, len, r->path, err));
-    EXF_TRY(check_schema(r, j, err));
-    EXF_TRY(check_facts(r, exf_json_get(j, "facts"), err));
-    EXF_TRY(check_seal(r, text, len, err));
-    EXF_TRY(read_progress(r, j, err));
-    EXF_TRY(read_hidden(r, exf_json_get(j, "hidden"), err));
-    EXF_TRY(read_records(r, exf_json_get(j, "records"), err));
-    r->now.progress = r->start;
-out:
-    exf_file_close(f);
-    exf_json_free(j);
-    exf_mem_free(text);
-    return rc;
+    return move_range(&r->now, f, offset, to, n, n_threads, err);
 }
 
 /* ---- saving ------------------------------------------------------------------------------ */
@@ -559,39 +261,32 @@ int exf_resume_due(const exf_resume *r, int done, uint64_t bytes)
     return exf_clock() - r->last_time >= (wait > r->every_seconds ? wait : r->every_seconds);
 }
 
-static exf_code write_point(exf_resume *r, exf_err *err)
+/* Makes the point: everything that it names is on the disk before it is, and what only the point before names goes after it. */
+static exf_code save_point(void *self, exf_err *err)
 {
+    exf_resume *r = self;
     exf_text text = {0};
     exf_output_file *f = NULL, *hidden = r->next.out;
     exf_code rc;
     r->next.out = NULL;
     EXF_TRY(exf_output_file_commit(hidden, err));
     if (r->sync) EXF_TRY(r->sync(r->sync_self, err));
-    EXF_TRY(point_text(r, &r->next, &text, err));
+    EXF_TRY(exf_resume_point_text(r, &text, err));
     EXF_TRY(exf_resume_directory_create(&r->directory, NEXT, &f, err));
     EXF_TRY(exf_output_file_write(f, text.s, text.len, err));
-    rc = exf_output_file_commit(f, err);
+    hidden = f; /* what is committed is freed, in any case */
     f = NULL;
-    if (rc == EXF_OK) rc = exf_resume_directory_replace(&r->directory, NEXT, "resume.json", err);
+    EXF_TRY(exf_output_file_commit(hidden, err));
+    EXF_TRY(exf_resume_directory_replace(&r->directory, NEXT, "resume.json", err));
+    if (r->now.file) EXF_TRY(exf_resume_directory_drop(&r->directory, r->now.file, err));
+    free_hidden(&r->now);
+    r->now = r->next;
+    r->next = (exf_resume_hidden){.out = NULL};
 out:
+    if (rc != EXF_OK) exf_err_prefix(err, "resume point: ");
     exf_output_file_abort(f);
     exf_text_free(&text);
     return rc;
-}
-
-static exf_code save_point(void *self, exf_err *err)
-{
-    exf_resume *r = self;
-    exf_code rc = write_point(r, err);
-    if (rc == EXF_OK && r->now.file) rc = exf_resume_directory_drop(&r->directory, r->now.file, err);
-    if (rc != EXF_OK) {
-        exf_err_prefix(err, "resume point: ");
-        return rc;
-    }
-    free_hidden(&r->now);
-    r->now = r->next;
-    r->next = (hidden_file){.out = NULL};
-    return EXF_OK;
 }
 
 void exf_resume_sync_first(exf_resume *r, exf_code (*sync)(void *self, exf_err *err), void *self)
@@ -620,7 +315,7 @@ exf_code exf_resume_wait(exf_resume *r, exf_err *err)
 static int is_of_point(const void *self, const char *name)
 {
     const exf_resume *r = self;
-    return strcmp(name, "resume.json") == 0 || strcmp(name, r->now.file) == 0 || find_record(r, name);
+    return strcmp(name, "resume.json") == 0 || strcmp(name, r->now.file) == 0 || exf_resume_find_record(r, name);
 }
 
 /* Reads the point.  If there is none, or the run starts over, removes what an earlier run left. */
@@ -630,7 +325,7 @@ static exf_code find_point(exf_resume *r, exf_resume_mode mode, exf_err *err)
     exf_code rc = EXF_OK;
     if (mode != EXF_RESUME_NEVER) EXF_TRY(exf_resume_directory_look(&r->directory, "resume.json", &found, err));
     if (found) {
-        EXF_TRY(read_point(r, err));
+        EXF_TRY(exf_resume_read_point(r, err));
         return r->follows ? EXF_OK : exf_resume_directory_prune(&r->directory, is_of_point, r, err);
     }
     if (mode == EXF_RESUME_REQUIRE)

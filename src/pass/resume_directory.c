@@ -56,14 +56,6 @@ static const char *name_of(const char *line, const char *kind)
     return strncmp(line, kind, n) == 0 && line[n] == ' ' ? line + n + 1 : NULL;
 }
 
-/* Returns 1 for a line that a run may have written: the plain name of a file, or of an unfinished output. */
-static int is_line(const char *line)
-{
-    const char *file = name_of(line, "file"), *output = name_of(line, "output"), *name = file ? file : output;
-    if (!name || !*name || strchr(name, '/')) return 0;
-    return file ? *name != '.' : *name == '.' && exf_ends_with(name, ".unfinished");
-}
-
 static exf_code add_line(exf_resume_directory *d, const char *line, exf_err *err)
 {
     exf_code rc;
@@ -84,12 +76,7 @@ static exf_code append_text(exf_resume_directory *d, const char *text, exf_err *
 {
     size_t n = strlen(text);
     if (ftruncate(d->journal, (off_t)d->end) != 0) return fail_journal(d, "cannot cut", err);
-    for (size_t done = 0; done < n;) {
-        ssize_t put = pwrite(d->journal, text + done, n - done, (off_t)d->end + (off_t)done);
-        if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) return errno = put < 0 ? errno : ENOSPC, fail_journal(d, "cannot write", err);
-        done += (size_t)put;
-    }
+    if (exf_write_all(d->journal, text, n, d->end) != 0) return fail_journal(d, "cannot write", err);
     if (fsync(d->journal) != 0) return fail_journal(d, "cannot sync", err);
     d->end += (int64_t)n;
     return EXF_OK;
@@ -116,21 +103,17 @@ static exf_code enter_name(exf_resume_directory *d, const char *kind, const char
     return rc;
 }
 
-/* Returns 1 for what a run leaves that is killed while it writes the title: a part of it, or zeros. */
-static int is_torn_title(const char *text, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (i >= sizeof title - 1 || (text[i] != title[i] && text[i] != 0)) return 0;
-    return 1;
-}
-
-/* Reads the whole lines of the journal's text.  A last line that is cut or torn is ignored: its file was not made yet. */
+/* Reads the whole lines of the journal's text: the plain name of a file, or of an unfinished output.  A last line that is cut or
+ * torn is ignored: its file was not made yet.  So is what a run leaves that is killed while it writes the title: a part of it, or
+ * zeros. */
 static exf_code parse_journal(exf_resume_directory *d, char *text, size_t n, exf_err *err)
 {
     exf_code rc = EXF_OK;
     d->end = 0;
     if (n < sizeof title - 1 || memcmp(text, title, sizeof title - 1) != 0) {
-        if (is_torn_title(text, n)) return EXF_OK;
+        size_t torn = 0;
+        while (torn < n && torn < sizeof title - 1 && (text[torn] == title[torn] || text[torn] == 0)) torn++;
+        if (torn == n) return EXF_OK;
         return exf_fail(err, EXF_IO, "%s/" JOURNAL ": is not the journal of a resume point; " ADVICE, d->path);
     }
     d->end = (int64_t)sizeof title - 1;
@@ -138,7 +121,9 @@ static exf_code parse_journal(exf_resume_directory *d, char *text, size_t n, exf
         char *line = text + d->end, *newline = memchr(line, '\n', n - (size_t)d->end);
         if (!newline || memchr(line, 0, (size_t)(newline - line))) return EXF_OK;
         *newline = 0;
-        if (!is_line(line))
+        const char *file = name_of(line, "file"), *output = name_of(line, "output"), *name = file ? file : output;
+        int is_plain = name && *name && !strchr(name, '/');
+        if (!is_plain || (file ? *name == '.' : *name != '.' || !exf_ends_with(name, ".unfinished")))
             return exf_fail(err, EXF_FORMAT, "%s/" JOURNAL ": byte %lld: no line of a resume point; " ADVICE, d->path,
                             (long long)d->end);
         EXF_TRY(add_line(d, line, err));
@@ -179,15 +164,6 @@ static void close_files(exf_resume_directory *d)
     d->fd = d->journal = -1;
 }
 
-/* Opens the directory; d->fd stays -1 where there is none. */
-static exf_code open_directory(exf_resume_directory *d, exf_err *err)
-{
-    d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (d->fd >= 0 || errno == ENOENT) return EXF_OK;
-    if (errno != ELOOP && errno != ENOTDIR) return exf_fail_errno(err, errno, "%s: cannot open", d->path);
-    return exf_fail(err, EXF_IO, "%s: is no directory, but where this run keeps its resume point; " ADVICE, d->path);
-}
-
 /* Copies to name the first entry that is neither the journal nor named in it; "" if there is none. */
 static exf_code find_stranger(exf_resume_directory *d, char name[NAME_MAX + 1], exf_err *err)
 {
@@ -225,86 +201,74 @@ static exf_code fail_busy(const exf_resume_directory *d, exf_err *err)
     return exf_fail(err, EXF_IO, "%s: another exfold program uses this resume point; wait for its end", d->path);
 }
 
-/* Locks the journal.  *gone = 1 if the run before removed it after this one had opened it. */
-static exf_code lock_journal(const exf_resume_directory *d, int *gone, exf_err *err)
+/* FOLLOW: another process has it open and locked. */
+typedef enum { OPEN, FOLLOW, MAKE } open_how;
+
+/* Opens what is there: a point with its journal, which is locked and read, or nothing; or makes it and starts its journal, where
+ * it is nothing or an empty directory.  *again = 1 if another run removed it meanwhile. */
+static exf_code open_once(exf_resume_directory *d, open_how how, int *again, exf_err *err)
 {
     struct stat st;
-    *gone = 0;
-    if (flock(d->journal, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return fail_busy(d, err);
-    if (fstat(d->journal, &st) != 0) return fail_journal(d, "cannot stat", err);
-    *gone = st.st_nlink == 0;
-    return EXF_OK;
-}
-
-/* Opens what is there: a point with its journal, or nothing.  *again = 1 if it vanished meanwhile. */
-static exf_code open_once(exf_resume_directory *d, int follows, int *again, exf_err *err)
-{
-    exf_code rc;
+    size_t n_made;
+    exf_code rc = EXF_OK;
     *again = 0;
-    EXF_TRY(open_directory(d, err));
-    if (d->fd < 0 || follows) return EXF_OK;
-    d->journal = openat(d->fd, JOURNAL, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (d->journal < 0 && errno != ENOENT)
-        return exf_fail_errno(err, errno, "%s/" JOURNAL ": cannot open; " ADVICE, d->path);
-    if (d->journal >= 0) EXF_TRY(lock_journal(d, again, err));
-    if (d->journal >= 0 && !*again) EXF_TRY(read_journal(d, err));
-    if (!*again) EXF_TRY(refuse_strangers(d, err));
-    if (d->journal < 0 || *again) close_files(d); /* an empty directory is no point yet */
-out:
-    return rc;
-}
-
-exf_code exf_resume_directory_open(exf_resume_directory *d, const char *path, const char *outputs, int follows, exf_err *err)
-{
-    int again = 1;
-    exf_code rc;
-    memset(d, 0, sizeof *d);
-    d->fd = d->journal = -1;
-    pthread_mutex_init(&d->lock, NULL);
-    EXF_TRY(exf_mem_strdup(&d->path, path, "resume point", err));
-    if (outputs) EXF_TRY(exf_mem_strdup(&d->outputs, outputs, "resume point", err));
-    for (int i = 0; again && i < TRIES; i++) EXF_TRY(open_once(d, follows, &again, err));
-    if (again) rc = fail_busy(d, err);
-out:
-    return rc;
-}
-
-/* Makes the directory and starts its journal.  *again = 1 if the directory vanished before it had one. */
-static exf_code make_once(exf_resume_directory *d, int *again, exf_err *err)
-{
-    exf_code rc;
-    *again = 0;
-    EXF_TRY(exf_make_dirs(d->path, err));
-    EXF_TRY(open_directory(d, err));
-    if (d->fd < 0) {
-        *again = 1;
+    close_files(d);
+    if (how == MAKE) EXF_TRY(exf_make_new_dirs(d->path, &n_made, err));
+    d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (d->fd < 0 && (errno == ELOOP || errno == ENOTDIR))
+        return exf_fail(err, EXF_IO, "%s: is no directory, but where this run keeps its resume point; " ADVICE, d->path);
+    if (d->fd < 0 && errno != ENOENT) return exf_fail_errno(err, errno, "%s: cannot open", d->path);
+    *again = d->fd < 0 && how == MAKE;
+    if (d->fd < 0 || how == FOLLOW) return EXF_OK;
+    if (how == MAKE) EXF_TRY(refuse_strangers(d, err)); /* before anything is put there */
+    d->journal = openat(d->fd, JOURNAL, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (how == MAKE ? O_CREAT | O_EXCL : 0), 0666);
+    if (d->journal < 0 && errno == ENOENT) {
+        if (how == OPEN) EXF_TRY(refuse_strangers(d, err)); /* an empty directory is no point yet */
+        close_files(d);
+        *again = how == MAKE;
         return EXF_OK;
     }
-    EXF_TRY(refuse_strangers(d, err));
-    d->journal = openat(d->fd, JOURNAL, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (d->journal < 0 && errno == EEXIST) return fail_busy(d, err);
-    *again = d->journal < 0 && errno == ENOENT;
-    if (d->journal < 0 && !*again) return fail_journal(d, "cannot create", err);
-    if (d->journal >= 0) EXF_TRY(lock_journal(d, again, err));
+    if (d->journal < 0 && how == OPEN) return exf_fail_errno(err, errno, "%s/" JOURNAL ": cannot open; " ADVICE, d->path);
+    if (d->journal < 0) return errno == EEXIST ? fail_busy(d, err) : fail_journal(d, "cannot create", err);
+    if (flock(d->journal, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return fail_busy(d, err);
+    if (fstat(d->journal, &st) != 0) return fail_journal(d, "cannot stat", err);
+    *again = st.st_nlink == 0; /* the run before removed it after this one had opened it */
     if (*again) return EXF_OK;
+    if (how == OPEN) {
+        EXF_TRY(read_journal(d, err));
+        return refuse_strangers(d, err);
+    }
     EXF_TRY(append_text(d, title, err));
     (void)fsync(d->fd); /* some file systems cannot sync a directory */
 out:
     return rc;
 }
 
-exf_code exf_resume_directory_make(exf_resume_directory *d, exf_err *err)
+static exf_code open_in_turn(exf_resume_directory *d, open_how how, exf_err *err)
 {
     int again = 1;
     exf_code rc = EXF_OK;
-    if (d->journal >= 0 && d->end) return EXF_OK;
-    if (d->journal >= 0) return append_text(d, title, err);
-    for (int i = 0; again && i < TRIES; i++) {
-        close_files(d);
-        EXF_TRY(make_once(d, &again, err));
-    }
-    if (again) rc = fail_busy(d, err);
+    for (int i = 0; rc == EXF_OK && again && i < TRIES; i++) rc = open_once(d, how, &again, err);
+    return rc == EXF_OK && again ? fail_busy(d, err) : rc;
+}
+
+exf_code exf_resume_directory_open(exf_resume_directory *d, const char *path, const char *outputs, int follows, exf_err *err)
+{
+    exf_code rc;
+    memset(d, 0, sizeof *d);
+    d->fd = d->journal = -1;
+    pthread_mutex_init(&d->lock, NULL);
+    EXF_TRY(exf_mem_strdup(&d->path, path, "resume point", err));
+    if (outputs) EXF_TRY(exf_mem_strdup(&d->outputs, outputs, "resume point", err));
+    rc = open_in_turn(d, follows ? FOLLOW : OPEN, err);
 out:
+    return rc;
+}
+
+exf_code exf_resume_directory_make(exf_resume_directory *d, exf_err *err)
+{
+    if (d->journal >= 0) return d->end ? EXF_OK : append_text(d, title, err);
+    exf_code rc = open_in_turn(d, MAKE, err);
     if (rc != EXF_OK) close_files(d);
     return rc;
 }
@@ -320,12 +284,14 @@ void exf_resume_directory_close(exf_resume_directory *d)
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* Refuses a name that a file has which no run of this point made: once the journal had the name, a run would remove the file. */
-static exf_code refuse_taken(exf_resume_directory *d, const char *name, exf_err *err)
+/* Enters a file's name, *ours = 1 if it was there.  Refuses one that a file has which no run of this point made: once the journal
+ * had the name, a run would remove the file. */
+static exf_code take_name(exf_resume_directory *d, const char *name, int *ours, exf_err *err)
 {
     int found;
     exf_code rc = exf_resume_directory_look(d, name, &found, err);
-    if (rc != EXF_OK || !found || is_named(d, name)) return rc;
+    if (rc != EXF_OK) return rc;
+    if (!found || is_named(d, name)) return enter_name(d, "file", name, ours, err);
     return exf_fail(err, EXF_IO, "%s/%s: is there, and no run of this resume point made it", d->path, name);
 }
 
@@ -341,11 +307,11 @@ exf_code exf_resume_directory_create(exf_resume_directory *d, const char *name, 
     int ours;
     exf_code rc;
     *out = NULL;
-    EXF_TRY(refuse_taken(d, name, err));
-    EXF_TRY(enter_name(d, "file", name, &ours, err));
+    EXF_TRY(take_name(d, name, &ours, err));
     if (ours) EXF_TRY(remove_in(d->fd, d->path, name, err));
     EXF_TRY(exf_path_join(&path, d->path, name, err));
-    EXF_TRY(exf_output_file_begin_in(out, d->fd, name, path, err));
+    int fd = openat(d->fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    rc = fd < 0 ? exf_fail_errno(err, errno, "%s: cannot create", path) : exf_output_file_adopt(out, fd, path, err);
 out:
     exf_mem_free(path);
     return rc;
@@ -412,8 +378,7 @@ exf_code exf_resume_directory_replace(exf_resume_directory *d, const char *from,
 {
     int ours;
     exf_code rc;
-    EXF_TRY(refuse_taken(d, to, err));
-    EXF_TRY(enter_name(d, "file", to, &ours, err));
+    EXF_TRY(take_name(d, to, &ours, err));
     (void)fsync(d->fd);
     if (renameat(d->fd, from, d->fd, to) != 0)
         rc = exf_fail_errno(err, errno, "%s/%s: cannot rename into place", d->path, to);

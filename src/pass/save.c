@@ -130,60 +130,39 @@ typedef struct {
     exf_text *edges;      /* bytes of such chunks, for rank 0 */
 } mover;
 
-static exf_code fetch_rows(const mover *m, const char *at, size_t n, const char **bytes, exf_err *err)
-{
-    *bytes = m->staging ? m->staging : at;
-    return m->staging ? m->p->b->download(m->p->space[0].q, m->staging, at, n, err) : EXF_OK;
-}
-
-static exf_code send_rows(const mover *m, char *at, const char *bytes, size_t n, exf_err *err)
-{
-    if (!m->staging) {
-        memcpy(at, bytes, n);
-        return EXF_OK;
-    }
-    m->p->b->upload(m->p->space[0].q, at, bytes, n);
-    return m->p->b->finish(m->p->space[0].q, err);
-}
-
-/* Moves whole chunks, n bytes at `offset` of the file. */
-static exf_code move_own(const mover *m, uint64_t offset, char *at, size_t n, exf_err *err)
-{
-    exf_resume *r = m->p->options->resume;
-    const char *bytes;
-    exf_code rc;
-    if (!m->file) {
-        EXF_TRY(fetch_rows(m, at, n, &bytes, err));
-        return exf_resume_hidden_put(r, offset, bytes, n, exf_default_threads(), err);
-    }
-    EXF_TRY(exf_stop_check(err));
-    EXF_TRY(exf_resume_hidden_get(r, m->file, offset, m->staging ? m->staging : at, n, exf_default_threads(), err));
-    if (m->staging) EXF_TRY(send_rows(m, at, m->staging, n, err));
-out:
-    return rc;
-}
-
 /* A part of a chunk that other ranks have rows of, too. */
 typedef struct {
     uint64_t offset, n;
 } edge;
 
-/* Moves [from, to) of the file, within one chunk. */
-static exf_code move_edge(const mover *m, const lane_range *k, uint64_t from, uint64_t to, exf_err *err)
+/* Moves [from, to) of the file: whole chunks, or an edge.  Of an edge the whole chunk is read, which has one SHA-256. */
+static exf_code move_part(const mover *m, const lane_range *k, uint64_t from, uint64_t to, int is_edge, exf_err *err)
 {
-    edge e = {from, to - from};
+    const exf_backend *b = m->p->b;
+    exf_queue *q = m->p->space[0].q;
+    exf_resume *r = m->p->options->resume;
     uint64_t start = from / chunk * chunk, left = k->lane_end - start;
-    char *at = k->rows + (from - k->begin);
-    const char *bytes;
-    exf_code rc;
+    size_t n = (size_t)(to - from), n_read = is_edge ? (size_t)(left < chunk ? left : chunk) : n;
+    char *rows = k->rows + (from - k->begin), *bytes = m->staging ? m->staging : rows;
+    edge e = {from, n};
+    exf_code rc = EXF_OK;
     if (!m->file) {
-        EXF_TRY(fetch_rows(m, at, (size_t)e.n, &bytes, err));
+        if (m->staging) EXF_TRY(b->download(q, bytes, rows, n, err));
+        if (!is_edge) return exf_resume_hidden_put(r, from, bytes, n, exf_default_threads(), err);
         exf_text_append(m->edges, (const char *)&e, sizeof e);
-        exf_text_append(m->edges, bytes, (size_t)e.n);
+        exf_text_append(m->edges, bytes, n);
         return EXF_OK;
     }
-    EXF_TRY(exf_resume_hidden_get(m->p->options->resume, m->file, start, m->whole, (size_t)(left < chunk ? left : chunk), 1, err));
-    rc = send_rows(m, at, m->whole + (from - start), (size_t)e.n, err);
+    EXF_TRY(exf_stop_check(err));
+    if (is_edge) bytes = m->whole;
+    EXF_TRY(exf_resume_hidden_get(r, m->file, start, bytes, n_read, exf_default_threads(), err));
+    bytes += from - start;
+    if (m->staging) {
+        b->upload(q, rows, bytes, n);
+        rc = b->finish(q, err);
+    } else if (is_edge) {
+        memcpy(rows, bytes, n);
+    }
 out:
     return rc;
 }
@@ -194,45 +173,32 @@ static exf_code move_lane(const mover *m, size_t lane, exf_err *err)
     uint64_t step = m->staging ? staged_bytes : k.end - k.begin;
     uint64_t head = k.own_begin < k.end ? k.own_begin : k.end, tail = k.own_end > head ? k.own_end : head;
     exf_code rc = EXF_OK;
-    if (k.begin < head) EXF_TRY(move_edge(m, &k, k.begin, head, err));
-    for (uint64_t at = head; at < tail; at += step)
-        EXF_TRY(move_own(m, at, k.rows + (at - k.begin), (size_t)(tail - at < step ? tail - at : step), err));
-    if (tail < k.end) EXF_TRY(move_edge(m, &k, tail, k.end, err));
+    if (k.begin < head) EXF_TRY(move_part(m, &k, k.begin, head, 1, err));
+    for (uint64_t at = head; at < tail; at += step) EXF_TRY(move_part(m, &k, at, tail - at < step ? tail : at + step, 0, err));
+    if (tail < k.end) EXF_TRY(move_part(m, &k, tail, k.end, 1, err));
 out:
     return rc;
 }
 
 /* ---- chunks of several ranks, which rank 0 writes --------------------------------------------------------------------- */
 
-/* Adds this rank's digests of its whole chunks of a lane: first chunk, number, digests. */
-static void add_digests(const exf_pass *p, size_t lane, exf_text *out)
-{
-    lane_range k = range_of(p, lane);
-    uint64_t first = k.own_begin / chunk, n = k.own_end > k.own_begin ? (k.own_end - k.own_begin + chunk - 1) / chunk : 0;
-    uint64_t head[2] = {first, n};
-    exf_text_append(out, (const char *)head, sizeof head);
-    for (uint64_t i = 0; i < n; i++)
-        exf_text_append(out, exf_resume_hidden_digest(p->options->resume, (size_t)(first + i)), EXF_SHA256_HEX);
-}
+/* Of a lane, what a rank tells rank 0: the first of its whole chunks, how many they are, their digests, and then its edges. */
+typedef struct {
+    uint64_t first, n;
+} own_chunks;
 
-/* Takes a rank's digests, and returns where its edges begin. */
-static const char *take_digests(const exf_pass *p, const char *at)
-{
-    uint64_t head[2];
-    memcpy(head, at, sizeof head);
-    at += sizeof head;
-    for (uint64_t i = 0; i < head[1]; i++, at += EXF_SHA256_HEX)
-        memcpy(exf_resume_hidden_digest(p->options->resume, (size_t)(head[0] + i)), at, EXF_SHA256_HEX);
-    return at;
-}
-
-/* Puts the ranks' edges, which come in the order of the file, together to chunks and writes these. */
+/* Takes the ranks' digests, puts their edges, which come in the order of the file, together to chunks and writes these. */
 static exf_code write_edges(const exf_pass *p, const exf_ranks_gathered *g, char *whole, exf_err *err)
 {
     uint64_t start = 0, filled = 0;
+    own_chunks own;
     exf_code rc = EXF_OK;
     for (int i = 0; i < g->size; i++) {
-        const char *at = take_digests(p, g->data + g->offset[i]), *end = g->data + g->offset[i + 1];
+        const char *at = g->data + g->offset[i], *end = g->data + g->offset[i + 1];
+        memcpy(&own, at, sizeof own);
+        at += sizeof own;
+        for (uint64_t c = 0; c < own.n; c++, at += EXF_SHA256_HEX)
+            memcpy(exf_resume_hidden_digest(p->options->resume, (size_t)(own.first + c)), at, EXF_SHA256_HEX);
         while (at < end) {
             edge e;
             memcpy(&e, at, sizeof e);
@@ -254,17 +220,21 @@ out:
 /* Sends rank 0 this rank's digests of a lane, and the edges that rank 0 writes. */
 static exf_code share_lane(const mover *m, size_t lane, exf_err *err)
 {
+    lane_range k = range_of(m->p, lane);
+    own_chunks own = {k.own_begin / chunk, k.own_end > k.own_begin ? (k.own_end - k.own_begin + chunk - 1) / chunk : 0};
     exf_ranks_gathered g = {.data = NULL};
-    exf_text own = {0};
+    exf_text told = {0};
     exf_code rc;
     EXF_TRY(exf_text_end(m->edges, err));
-    add_digests(m->p, lane, &own);
-    exf_text_append(&own, m->edges->s ? m->edges->s : "", m->edges->len);
-    EXF_TRY(exf_text_end(&own, err));
-    EXF_TRY(exf_ranks_gather(m->p->options->ranks, own.s, own.len, &g, err));
+    exf_text_append(&told, (const char *)&own, sizeof own);
+    for (uint64_t i = 0; i < own.n; i++)
+        exf_text_append(&told, exf_resume_hidden_digest(m->p->options->resume, (size_t)(own.first + i)), EXF_SHA256_HEX);
+    exf_text_append(&told, m->edges->s ? m->edges->s : "", m->edges->len);
+    EXF_TRY(exf_text_end(&told, err));
+    EXF_TRY(exf_ranks_gather(m->p->options->ranks, told.s, told.len, &g, err));
     rc = write_edges(m->p, &g, m->whole, err);
 out:
-    exf_text_free(&own);
+    exf_text_free(&told);
     exf_ranks_gathered_free(&g);
     return rc;
 }
@@ -383,18 +353,6 @@ exf_code exf_pass_votes_end(const exf_pass *p, exf_err *err)
     return can_save(p) ? exf_ranks_vote_finish(p->options->ranks, &dropped, err) : EXF_OK;
 }
 
-/* Waits until the resume point is made, and ends the pass with EXF_STOPPED. */
-static exf_code stop_pass(const exf_pass *p, int done, int signal_number, exf_err *err)
-{
-    exf_code rc;
-    if (exf_ranks_first(p->options->ranks)) EXF_TRY(exf_resume_wait(p->options->resume, err));
-    EXF_TRY(exf_ranks_barrier(p->options->ranks, err)); /* the point is made before any rank ends */
-    rc = exf_fail(err, EXF_STOPPED, "stopped by signal %d after layer %d of %d; the same command goes on from there",
-                  signal_number, done, p->n_layers);
-out:
-    return rc;
-}
-
 exf_code exf_pass_save(exf_pass *p, int done, exf_err *err)
 {
     exf_ranks *ranks = p->options->ranks;
@@ -406,8 +364,14 @@ exf_code exf_pass_save(exf_pass *p, int done, exf_err *err)
     else
         what = rank_vote(p, done);
     if (what) EXF_TRY(save_pass(p, done, err));
-    if (what > 1) return stop_pass(p, done, what - 1, err);
-    if (ranks) rc = exf_ranks_vote_start(ranks, rank_vote(p, done + 1), err);
+    if (what <= 1) {
+        if (ranks) rc = exf_ranks_vote_start(ranks, rank_vote(p, done + 1), err);
+        goto out;
+    }
+    if (exf_ranks_first(ranks)) EXF_TRY(exf_resume_wait(p->options->resume, err));
+    EXF_TRY(exf_ranks_barrier(ranks, err)); /* the point is made before any rank ends */
+    rc = exf_fail(err, EXF_STOPPED, "stopped by signal %d after layer %d of %d; the same command goes on from there", what - 1,
+                  done, p->n_layers);
 out:
     return rc;
 }
