@@ -239,10 +239,22 @@ out:
     return rc;
 }
 
-static exf_code run_on_gpu(exf_moe_layer *l, exf_err *err)
+/* ---- on either ----------------------------------------------------------------------------------- */
+
+exf_code exf_common_input(exf_moe_layer *l, exf_err *err)
 {
+    exf_loop loop = EXF_LOOP;
     filling f;
     exf_code rc;
+    if (!l->space[0].b->gpu) {
+#pragma omp parallel for schedule(dynamic) num_threads(exf_team(l->group.n, l->n_workers))
+        for (size_t i = 0; i < l->group.n; i++) {
+            exf_err e;
+            if (exf_loop_takes(&loop, i) && run_sequence(l, l->group.first + i, omp_get_thread_num(), &e) != EXF_OK)
+                exf_loop_fail(&loop, i, &e);
+        }
+        return exf_loop_end(&loop, err);
+    }
     EXF_TRY(open_filling(&f, l, err));
     for (size_t i = l->group.first; i < l->group.first + l->group.n; i++)
         for (int at = 0, n, all = exf_common_input_tokens(l, i); at < all; at += n) {
@@ -254,17 +266,4 @@ out:
     exf_mem_free(f.row);
     exf_mem_free(f.part);
     return rc;
-}
-
-exf_code exf_common_input(exf_moe_layer *l, exf_err *err)
-{
-    exf_loop loop = EXF_LOOP;
-    if (l->space[0].b->gpu) return run_on_gpu(l, err);
-#pragma omp parallel for schedule(dynamic) num_threads(exf_team(l->group.n, l->n_workers))
-    for (size_t i = 0; i < l->group.n; i++) {
-        exf_err e;
-        if (exf_loop_takes(&loop, i) && run_sequence(l, l->group.first + i, omp_get_thread_num(), &e) != EXF_OK)
-            exf_loop_fail(&loop, i, &e);
-    }
-    return exf_loop_end(&loop, err);
 }

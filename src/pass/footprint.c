@@ -151,8 +151,9 @@ static exf_pass_plan plan_of(const plan_inputs *w, const exf_weight_loader_optio
     p.block_tokens = batch->n_tokens < (size_t)tokens ? (int)batch->n_tokens : tokens;
     p.floats = exf_workspace_floats(w->b, w->compute, a, batch->max_tokens, p.block_tokens, w->d);
     p.mirror = exf_mirror_floats(w->b, a, p.block_tokens, w->d);
-    p.bytes = w->fixed + weights + exf_hidden_bytes(batch, width, lanes, p.window) + exf_workspace_bytes(a, p.floats);
-    p.host_bytes = w->fixed_host + exf_hidden_host_bytes(batch, width, lanes, p.window) + sizeof(float) * p.mirror;
+    uint64_t host, hidden = exf_hidden_bytes(batch, width, lanes, p.window, &host);
+    p.bytes = w->fixed + weights + hidden + exf_workspace_bytes(a, p.floats);
+    p.host_bytes = w->fixed_host + host + sizeof(float) * p.mirror;
     return p;
 }
 
@@ -243,7 +244,8 @@ static void plan_cpu(exf_pass_plan *plan, const plan_inputs *w, int n_workers)
     int tokens = exf_host_block(batch->max_tokens);
     *plan = (exf_pass_plan){.loader = w->loader, .needs = w->needs, .n_queues = n_workers, .block_tokens = tokens, .reads = 1};
     plan->floats = exf_workspace_floats(w->b, w->compute, a, batch->max_tokens, tokens, d);
-    plan->host_bytes = exf_hidden_bytes(batch, exf_row_width(a), d->lanes, 0) + sizeof(float) * (uint64_t)weights +
+    uint64_t pinned;
+    plan->host_bytes = exf_hidden_bytes(batch, exf_row_width(a), d->lanes, 0, &pinned) + sizeof(float) * (uint64_t)weights +
                         exf_route_set_bytes(batch->n_tokens, a->top_k) * exf_demand_route_sets(d) +
                         exf_demand_logits_bytes(d, batch->n_tokens, a->n_experts) +
                         (uint64_t)n_workers * exf_workspace_bytes(a, plan->floats);

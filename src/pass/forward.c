@@ -134,22 +134,6 @@ out:
 
 /* ---- closing ---------------------------------------------------------------------------- */
 
-/* Adds the seconds and floating-point operations of all workspaces to the report. */
-static void add_times(const exf_pass *p)
-{
-    exf_forward_report *report = p->report;
-    for (int i = 0; p->space && i < p->n_spaces; i++) {
-        const exf_part_times *t = &p->space[i].times;
-        report->mixer += t->mixer;
-        report->router += t->router;
-        report->rewrite += t->rewrite;
-        report->experts += t->experts;
-        report->observe += t->observe;
-        report->head += t->head;
-        report->flops += t->flops;
-    }
-}
-
 static void close_pass(exf_pass *p)
 {
     uint64_t now;
@@ -189,9 +173,10 @@ static exf_code run_layers(exf_pass *p, exf_err *err)
     int moe_index = 0, first = exf_pass_layers_done(p->options);
     exf_code rc = EXF_OK;
     for (int l = 0; l < first; l++) moe_index += p->model->arch.is_moe[l];
+    int votes = ranks && p->options->resume && exf_resume_saves(p->options->resume), dropped;
     exf_stop_defer(p->options->resume && exf_resume_saves(p->options->resume));
     exf_ranks_layer(ranks, first - 1, 0);
-    if (ranks) EXF_TRY(exf_pass_votes_begin(p, first, err));
+    if (votes) EXF_TRY(exf_ranks_vote_start(ranks, exf_pass_vote(p, first + 1), err)); /* a layer ahead of what it decides */
     for (int l = first; l < p->n_layers; l++) {
         int is_moe = p->model->arch.is_moe[l];
         double start = exf_clock(), waited = exf_pass_waited(p);
@@ -221,7 +206,7 @@ static exf_code run_layers(exf_pass *p, exf_err *err)
     }
 out:
     exf_stop_defer(0);
-    if (rc == EXF_OK && ranks) rc = exf_pass_votes_end(p, err);
+    if (rc == EXF_OK && votes) rc = exf_ranks_vote_finish(ranks, &dropped, err);
     return rc;
 }
 
@@ -288,7 +273,16 @@ out:
     if (rc != EXF_OK) (void)exf_ranks_fail(ranks, rc, err);
     exf_progress_end();
     exf_stage_clock_read(p.clock);
-    add_times(&p);
+    for (int i = 0; p.space && i < p.n_spaces; i++) {
+        const exf_part_times *t = &p.space[i].times;
+        report->mixer += t->mixer;
+        report->router += t->router;
+        report->rewrite += t->rewrite;
+        report->experts += t->experts;
+        report->observe += t->observe;
+        report->head += t->head;
+        report->flops += t->flops;
+    }
     if (rc == EXF_OK) rc = exf_pass_sum_flops(ranks, &report->flops, err);
     done = exf_clock();
     close_pass(&p);

@@ -192,9 +192,9 @@ exf_code exf_pass_restore(exf_pass *p, exf_err *err) EXF_CHECKED;
 /* Saves the pass after `done` layers if a save is due or a stop was requested; after a requested
  * stop returns EXF_STOPPED.  All queues are finished. */
 exf_code exf_pass_save(exf_pass *p, int done, exf_err *err) EXF_CHECKED;
-/* With ranks: begin and end the votes, a layer ahead, on whether the pass is saved or stopped. */
-exf_code exf_pass_votes_begin(exf_pass *p, int first, exf_err *err) EXF_CHECKED;
-exf_code exf_pass_votes_end(const exf_pass *p, exf_err *err) EXF_CHECKED;
+/* Returns this process's vote after `done` layers: 0 go on, 1 save, 1 + a signal's number save and stop.  With ranks it is cast a
+ * layer ahead. */
+int exf_pass_vote(const exf_pass *p, int done);
 /* Adds all ranks' floating-point operations up, on rank 0. */
 exf_code exf_pass_sum_flops(struct exf_ranks *ranks, double *flops, exf_err *err) EXF_CHECKED;
 #endif

@@ -22,19 +22,6 @@ static exf_sequence_group group_from(const exf_batch *batch, size_t first, size_
     return g;
 }
 
-static exf_code make_groups(exf_hidden *h, const exf_batch *batch, size_t window, size_t *most, exf_err *err)
-{
-    exf_code rc;
-    *most = 0;
-    EXF_TRY(exf_mem_new(&h->group, batch->n_sequences ? batch->n_sequences : 1, sizeof *h->group, "groups of sequences", err));
-    for (size_t i = 0; i < batch->n_sequences; i += h->group[h->n_groups++].n) {
-        h->group[h->n_groups] = group_from(batch, i, window);
-        *most = h->group[h->n_groups].n_rows > *most ? h->group[h->n_groups].n_rows : *most;
-    }
-out:
-    return rc;
-}
-
 size_t exf_hidden_token_blocks(const exf_batch *batch, size_t window, size_t tokens)
 {
     size_t pieces = 0;
@@ -54,11 +41,15 @@ exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute comput
                          size_t n_lanes, size_t window, exf_err *err)
 {
     exf_code rc;
-    size_t floats, most;
+    size_t floats, most = 0;
     *h = (exf_hidden){.b = b, .width = width, .n_rows = batch->n_tokens, .n_lanes = n_lanes, .host_resident = window > 0};
     EXF_TRY(exf_mem_mul(&floats, batch->n_tokens, width, "hidden states", err));
     EXF_TRY(exf_mem_mul(&floats, floats, sizeof(float), "hidden states", err));
-    EXF_TRY(make_groups(h, batch, window, &most, err));
+    EXF_TRY(exf_mem_new(&h->group, batch->n_sequences ? batch->n_sequences : 1, sizeof *h->group, "groups of sequences", err));
+    for (size_t i = 0; i < batch->n_sequences; i += h->group[h->n_groups++].n) {
+        h->group[h->n_groups] = group_from(batch, i, window);
+        most = h->group[h->n_groups].n_rows > most ? h->group[h->n_groups].n_rows : most;
+    }
     EXF_TRY(exf_mem_new(&h->lane, n_lanes, sizeof *h->lane, "lanes", err));
     for (size_t i = 0; i < n_lanes; i++) {
         if (h->host_resident)
@@ -94,19 +85,11 @@ void exf_hidden_close(exf_hidden *h)
     memset(h, 0, sizeof *h);
 }
 
-static uint64_t all_bytes(const exf_batch *batch, size_t width, size_t n_lanes)
+uint64_t exf_hidden_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window, uint64_t *host)
 {
-    return (uint64_t)batch->n_tokens * sizeof(float) * width * n_lanes;
-}
-
-uint64_t exf_hidden_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window)
-{
-    return window ? 2 * (uint64_t)window * sizeof(float) * width : all_bytes(batch, width, n_lanes);
-}
-
-uint64_t exf_hidden_host_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window)
-{
-    return window ? all_bytes(batch, width, n_lanes) : 0;
+    uint64_t all = (uint64_t)batch->n_tokens * sizeof(float) * width * n_lanes;
+    *host = window ? all : 0;
+    return window ? 2 * (uint64_t)window * sizeof(float) * width : all;
 }
 
 /* ---- uploads and downloads ------------------------------------------------------- */

@@ -37,9 +37,8 @@ typedef enum { EXF_HIDDEN_READ, EXF_HIDDEN_CHANGE, EXF_HIDDEN_FILL } exf_hidden_
 exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute compute, const exf_batch *batch, size_t width,
                          size_t n_lanes, size_t window, exf_err *err) EXF_CHECKED;
 void exf_hidden_close(exf_hidden *h);
-/* Bytes of b's memory and of pinned memory that exf_hidden_open() allocates. */
-uint64_t exf_hidden_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window);
-uint64_t exf_hidden_host_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window);
+/* Returns the bytes of b's memory, and sets *host to those of pinned memory, that exf_hidden_open() allocates. */
+uint64_t exf_hidden_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window, uint64_t *host);
 
 /* The number of pieces of at most `tokens` rows into which the groups of such a window are cut. */
 size_t exf_hidden_token_blocks(const exf_batch *batch, size_t window, size_t tokens);

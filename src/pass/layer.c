@@ -109,21 +109,6 @@ out:
     return rc;
 }
 
-/* Waits for the layer of several lanes once, looks for hidden states that are not finite, and lets observers read their numbers. */
-static exf_code finish_layer(exf_pass *p, size_t n_lanes, int layer, int moe_index, exf_err *err)
-{
-    exf_step s = step_of(p, 0, layer, moe_index, 0);
-    exf_code rc;
-    EXF_TRY(exf_pass_finish(p, err));
-    if (p->n_lanes > 1) EXF_TRY(exf_moe_check_finite(&s.moe, err));
-    for (size_t i = 0; i < n_lanes; i++) {
-        s.moe.lane = &p->lanes[i];
-        EXF_TRY(tell(&s, EXF_AT_LAYER_DONE, NULL, err));
-    }
-out:
-    return rc;
-}
-
 /* Lane after lane: routes all tokens, then runs the experts once for each sweep; routes do not change between sweeps. */
 exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
@@ -148,36 +133,25 @@ exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *pro
                 if (s.group_by_group) EXF_TRY(mix_before_experts(&s, err));
                 EXF_TRY(exf_moe_run(&s.moe, err));
             }
-            if (s.moe.last && p->n_lanes == 1) EXF_TRY(exf_moe_check_finite(&s.moe, err)); /* of several, finish_layer() */
+            if (s.moe.last && p->n_lanes == 1) EXF_TRY(exf_moe_check_finite(&s.moe, err)); /* of several, below */
             EXF_TRY(tell(&s, EXF_AT_SWEEP_END, NULL, err));
         }
         exf_progress_turn(EXF_WORK_REST);
         EXF_TRY(tell(&s, EXF_AT_LAYER_END, progress, err));
     }
-    if (p->b->gpu) rc = finish_layer(p, n_lanes, layer, moe_index, err);
+    if (!p->b->gpu) return EXF_OK;
+    EXF_TRY(exf_pass_finish(p, err)); /* once for all lanes, whose observers then read their numbers */
+    exf_step done = step_of(p, 0, layer, moe_index, 0);
+    if (p->n_lanes > 1) EXF_TRY(exf_moe_check_finite(&done.moe, err));
+    for (size_t i = 0; i < n_lanes; i++) {
+        done.moe.lane = &p->lanes[i];
+        EXF_TRY(tell(&done, EXF_AT_LAYER_DONE, NULL, err));
+    }
 out:
     return rc;
 }
 
 /* ---- the head ----------------------------------------------------------------------------------- */
-
-static exf_code show_logits(const exf_pass *p, size_t lane, exf_workspace *w, exf_logits_block *b, const float *logits,
-                            exf_err *err)
-{
-    const exf_observer *o = exf_lane_observer(&p->lanes[lane]);
-    float *mirror = w->mirror;
-    exf_code rc;
-    if (w->b->gpu && o->reads_device) {
-        b->q = w->q;
-        b->logits = logits;
-        b->next = p->tokens_device + b->row + 1;
-    } else {
-        EXF_TRY(exf_visible(w, logits, (size_t)b->n_tokens * (size_t)b->vocab, &mirror, &b->logits, err));
-    }
-    rc = o->logits(o->self, b, err);
-out:
-    return rc;
-}
 
 static exf_code head_of_rows(exf_pass *p, size_t lane, size_t sequence, int at, int n, int worker, exf_err *err)
 {
@@ -203,7 +177,17 @@ static exf_code head_of_rows(exf_pass *p, size_t lane, size_t sequence, int at, 
     exf_add_time(w, &w->times.head, ran - start);
     exf_stage_end(w->clock, w->q, &w->times.head, EXF_WORK_HEAD, n);
     exf_stage_begin(w->clock, w->q);
-    exf_code rc = show_logits(p, lane, w, &b, h.logits, err);
+    const exf_observer *o = exf_lane_observer(&p->lanes[lane]);
+    float *mirror = w->mirror;
+    exf_code rc = EXF_OK;
+    if (w->b->gpu && o->reads_device) {
+        b.q = w->q;
+        b.logits = h.logits;
+        b.next = p->tokens_device + row + 1;
+    } else {
+        rc = exf_visible(w, h.logits, (size_t)n * (size_t)a->vocab, &mirror, &b.logits, err);
+    }
+    if (rc == EXF_OK) rc = o->logits(o->self, &b, err);
     exf_stage_end(w->clock, w->q, &w->times.observe, EXF_WORK_HEAD, 0);
     if (!w->b->gpu) exf_progress_add(n);
     exf_add_time(w, &w->times.observe, exf_clock() - ran);

@@ -49,14 +49,17 @@ out:
     return rc;
 }
 
-/* Queries before query_length have the factor 1: a run of such sequences needs no table. */
-static exf_code make_query_scale(exf_rope_tables *p, const exf_backend *b, exf_queue *q, const exf_mla_spec *s, int max_tokens,
-                                 exf_err *err)
+exf_code exf_rope_tables_new(exf_rope_tables *p, const exf_backend *b, exf_queue *q, const exf_architecture *a, int max_tokens,
+                             exf_err *err)
 {
-    exf_code rc;
+    const exf_mla_spec *s = &a->mla;
     size_t n = (size_t)max_tokens;
     float *scale = NULL;
-    if (s->query_beta == 0 || max_tokens <= s->query_length) return EXF_OK;
+    exf_code rc = EXF_OK;
+    memset(p, 0, sizeof *p);
+    for (int i = 0; i < EXF_ROPES; i++)
+        if (a->rope[i].dim) EXF_TRY(make_table(p, i, b, q, &a->rope[i], max_tokens, err));
+    if (s->query_beta == 0 || max_tokens <= s->query_length) return EXF_OK; /* earlier queries have the factor 1 */
     EXF_TRY(exf_mem_new(&scale, n, sizeof(float), "factors of queries", err));
     EXF_TRY(b->alloc(&p->query_scale, n, sizeof(float), "factors of queries", err));
     for (size_t t = 0; t < n; t++) scale[t] = (float)(1 + s->query_beta * log(1 + floor((double)t / s->query_length)));
@@ -65,16 +68,6 @@ static exf_code make_query_scale(exf_rope_tables *p, const exf_backend *b, exf_q
 out:
     exf_mem_free(scale);
     return rc;
-}
-
-exf_code exf_rope_tables_new(exf_rope_tables *p, const exf_backend *b, exf_queue *q, const exf_architecture *a, int max_tokens,
-                             exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    memset(p, 0, sizeof *p);
-    for (int i = 0; rc == EXF_OK && i < EXF_ROPES; i++)
-        if (a->rope[i].dim) rc = make_table(p, i, b, q, &a->rope[i], max_tokens, err);
-    return rc == EXF_OK ? make_query_scale(p, b, q, &a->mla, max_tokens, err) : rc;
 }
 
 void exf_rope_tables_free(exf_rope_tables *p, const exf_backend *b)

@@ -96,19 +96,6 @@ typedef struct {
     unsigned char *chosen; /* [rows, N] */
 } index_space;
 
-static void carve_index(index_space *s, const exf_mixer_call *c, int rows)
-{
-    const exf_compressed_spec *p = &c->a->compressed;
-    size_t r = (size_t)rows, n = (size_t)entry_count(c->a, c->layer, c->n_tokens);
-    *s = (index_space){.on = entries_overlap(c->a, c->layer) && n > (size_t)p->index_topk};
-    if (!s->on) return;
-    s->keys = exf_arena_take(c->arena, n * (size_t)p->index_dim);
-    s->q = exf_arena_take(c->arena, r * (size_t)p->index_heads * (size_t)p->index_dim);
-    s->weights = exf_arena_take(c->arena, r * (size_t)p->index_heads);
-    s->work = exf_arena_take(c->arena, c->b->indexer_workspace(rows, (int)n));
-    s->chosen = (unsigned char *)exf_arena_take(c->arena, (r * n + sizeof(float) - 1) / sizeof(float));
-}
-
 /* Chooses entries for the queries from `first` on: bytes 0 or 1 [n_rows, entries visible to the last
  * row], or NULL if every visible entry is chosen. q_rank: the queries' normed low-rank rows. */
 static const unsigned char *choose_entries(const index_space *s, const exf_mixer_call *c, const float *q_rank, int first,
@@ -177,7 +164,14 @@ static void carve_arrays(space *s, const exf_mixer_call *c)
     s->rounded = rounds ? exf_arena_take(c->arena, r * (size_t)p->n_heads * d / 2) : NULL;
     s->grouped = exf_arena_take(c->arena, r * (size_t)p->o_groups * (size_t)p->o_rank);
     s->scores = exf_arena_take(c->arena, c->b->compressed_attention_workspace(p->n_heads, rows, t, p->window, ratio));
-    carve_index(&s->index, c, rows);
+    size_t n = (size_t)entries;
+    s->index = (index_space){.on = entries_overlap(a, c->layer) && entries > p->index_topk};
+    if (!s->index.on) return;
+    s->index.keys = exf_arena_take(c->arena, n * (size_t)p->index_dim);
+    s->index.q = exf_arena_take(c->arena, r * (size_t)p->index_heads * (size_t)p->index_dim);
+    s->index.weights = exf_arena_take(c->arena, r * (size_t)p->index_heads);
+    s->index.work = exf_arena_take(c->arena, c->b->indexer_workspace(rows, entries));
+    s->index.chosen = exf_take_bytes(c->arena, r * n);
 }
 
 /* Replaces the queries by the heads' outputs, in place or rounded into s->rounded. */

@@ -8,15 +8,6 @@
 /* Added inside the root of the l2 norm; the reference has it as a constant, too. */
 static const double l2_eps = 1e-6;
 
-/* Returns the floats of workspace of run_recurrence(). */
-static size_t recurrence_workspace(const exf_mixer_call *c, const exf_delta_shape *s)
-{
-    int width = c->a->deltanet.conv_width;
-    if (c->b->gpu && c->b->gpu->conv_delta_rule) return c->b->gpu->conv_delta_rule_workspace(s, width);
-    size_t conv = c->b->causal_conv_workspace(s->ldq, width), rule = c->b->delta_rule_workspace(s);
-    return conv > rule ? conv : rule;
-}
-
 /* Computes out [T, value heads x value_dim] from qkv [T, q | k | v], which it overwrites. */
 static void run_recurrence(const exf_mixer_call *c, float *out, float *qkv, const float *decay, const float *beta,
                            const exf_delta_shape *s, float *workspace)
@@ -62,7 +53,11 @@ static void run_mixer(const exf_mixer_call *c)
     float *qkv = exf_arena_take(c->arena, rows * (size_t)dqkv), *z = exf_arena_take(c->arena, rows * (size_t)dv);
     float *heads = exf_arena_take(c->arena, rows * (size_t)dv);
     float *decay = exf_arena_take(c->arena, rows * (size_t)n_heads), *beta = exf_arena_take(c->arena, rows * (size_t)n_heads);
-    float *space = exf_arena_take(c->arena, recurrence_workspace(c, &s));
+    size_t conv = c->b->causal_conv_workspace(s.ldq, d->conv_width), rule = c->b->delta_rule_workspace(&s);
+    size_t floats = c->b->gpu && c->b->gpu->conv_delta_rule ? c->b->gpu->conv_delta_rule_workspace(&s, d->conv_width)
+                    : conv > rule                            ? conv
+                                                             : rule;
+    float *space = exf_arena_take(c->arena, floats);
     if (!c->arena->base) return;
     exf_mixer_product(c, qkv, x, EXF_W_DELTA_QKV, t, dqkv, h);
     exf_mixer_product(c, z, x, EXF_W_DELTA_Z, t, dv, h);

@@ -55,21 +55,6 @@ static exf_attention_shape shape_of(const exf_mixer_call *c, int n)
                                  .rounded_out = exf_products_round(c)};
 }
 
-static void carve_index(index_space *x, const exf_mixer_call *c)
-{
-    const exf_mla_spec *s = &c->a->mla;
-    int t = c->n_tokens, most = !c->b->gpu ? HOST_ROWS : DEVICE_ROWS;
-    size_t n = (size_t)t, heads = (size_t)s->index_heads, d = (size_t)s->index_dim;
-    *x = (index_space){.on = s->index_topk > 0 && t > s->index_topk, /* then every layer has an indexer */
-                       .rows = t < most ? t : most};
-    if (!x->on) return;
-    x->keys = exf_arena_take(c->arena, n * d);
-    x->q = exf_arena_take(c->arena, (size_t)x->rows * heads * d);
-    x->weights = exf_arena_take(c->arena, (size_t)x->rows * heads);
-    x->work = exf_arena_take(c->arena, c->b->indexer_workspace(x->rows, t));
-    x->chosen = (unsigned char *)exf_arena_take(c->arena, (n * n + sizeof(float) - 1) / sizeof(float));
-}
-
 static void carve_arrays(mla_space *m, const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
@@ -84,7 +69,15 @@ static void carve_arrays(mla_space *m, const exf_mixer_call *c)
     m->v = exf_arena_take(arena, t * group * dv);
     m->heads = exf_arena_take(arena, t * n * dv);
     m->scores = exf_arena_take(arena, c->b->attention_workspace(&shape));
-    carve_index(&m->index, c);
+    int n_tokens = c->n_tokens, most = !c->b->gpu ? HOST_ROWS : DEVICE_ROWS, rows = n_tokens < most ? n_tokens : most;
+    m->index = (index_space){.on = s->index_topk > 0 && n_tokens > s->index_topk, .rows = rows};
+    if (!m->index.on) return; /* else every layer has an indexer */
+    size_t r = (size_t)rows, heads = (size_t)s->index_heads, d = (size_t)s->index_dim;
+    m->index.keys = exf_arena_take(arena, t * d);
+    m->index.q = exf_arena_take(arena, r * heads * d);
+    m->index.weights = exf_arena_take(arena, r * heads);
+    m->index.work = exf_arena_take(arena, c->b->indexer_workspace(rows, n_tokens));
+    m->index.chosen = exf_take_bytes(arena, t * t);
 }
 
 /* Rotates the rotary part of each of n_heads heads of `width`; it begins `offset` floats into the head. */

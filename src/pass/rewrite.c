@@ -24,21 +24,6 @@ exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err)
     return p->b->finish(q, err);
 }
 
-/* Rewrites the routes of `set` in GPU memory. */
-static exf_code rewrite_on_device(const exf_step *s, const exf_rewriter *r, exf_route_set *set, exf_err *err)
-{
-    const exf_pass *p = s->p;
-    exf_device_routes routes = {.layer = s->moe.layer, .moe_index = s->moe.moe_index, .batch = p->batch,
-                                .n_experts = p->model->arch.n_experts, .top_k = p->model->arch.top_k, .probe = set != &p->routes,
-                                .by_token = p->weights_now.w[EXF_W_ROUTER_TABLE] != NULL, .q = p->space[0].q,
-                                .ids = set->ids_device, .weights = set->weights_device};
-    if (r->wants_logits) {
-        routes.logits = s->logits_device;
-        routes.bias = p->weights_now.w[EXF_W_ROUTER_BIAS];
-    }
-    return r->device_rewrite(r->self, &routes, err);
-}
-
 /* Rewrites the routes of `set` in place with r, in host memory where r works there alone. */
 static exf_code rewrite_set(const exf_step *s, const exf_rewriter *r, exf_route_set *set, exf_err *err)
 {
@@ -50,7 +35,14 @@ static exf_code rewrite_set(const exf_step *s, const exf_rewriter *r, exf_route_
     const float *bias = p->weights_now.w[EXF_W_ROUTER_BIAS];
     exf_code rc = EXF_OK;
     if (!r || !r->rewrite) return EXF_OK;
-    if (exf_rewrites_on_device(r, p->b)) return rewrite_on_device(s, r, set, err);
+    if (exf_rewrites_on_device(r, p->b)) {
+        exf_device_routes there = {.layer = routes.layer, .moe_index = routes.moe_index, .batch = routes.batch,
+                                   .n_experts = routes.n_experts, .top_k = routes.top_k, .probe = routes.probe,
+                                   .by_token = routes.by_token, .q = p->space[0].q, .ids = set->ids_device,
+                                   .weights = set->weights_device, .logits = r->wants_logits ? s->logits_device : NULL,
+                                   .bias = r->wants_logits ? bias : NULL};
+        return r->device_rewrite(r->self, &there, err);
+    }
     EXF_TRY(exf_route_set_fetch(set, 0, set->n, p->space[0].q, err));
     if (r->wants_logits) {
         routes.logits = s->logits;
@@ -59,7 +51,7 @@ static exf_code rewrite_set(const exf_step *s, const exf_rewriter *r, exf_route_
             EXF_TRY(p->b->download(p->space[0].q, p->bias, bias, (size_t)a->n_experts * sizeof *bias, err));
     }
     EXF_TRY(r->rewrite(r->self, &routes, err));
-    exf_route_set_send(set, p->space[0].q);
+    exf_route_set_send(set, 0, set->n, p->space[0].q);
 out:
     return rc;
 }

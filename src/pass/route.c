@@ -77,16 +77,11 @@ exf_code exf_route_set_fetch(exf_route_set *r, size_t first, size_t n, exf_queue
     return r->b->finish(q, err);
 }
 
-void exf_route_set_send_part(exf_route_set *r, size_t first, size_t n, exf_queue *q)
+void exf_route_set_send(exf_route_set *r, size_t first, size_t n, exf_queue *q)
 {
     if (!r->b->gpu) return;
     r->b->gpu->carry(q, r->ids_device + first, r->ids + first, n * sizeof *r->ids);
     r->b->gpu->carry(q, r->weights_device + first, r->weights + first, n * sizeof *r->weights);
-}
-
-void exf_route_set_send(exf_route_set *r, exf_queue *q)
-{
-    exf_route_set_send_part(r, 0, r->n, q);
 }
 
 void exf_route_set_copy(exf_route_set *to, const exf_route_set *from, exf_queue *q)

@@ -30,10 +30,9 @@ void exf_route_set_free(exf_route_set *r); /* a zeroed set is allowed */
 uint64_t exf_route_set_bytes(size_t n_tokens, int top_k);
 /* Copies slots [first, first + n) from the backend's memory to the host; waits. */
 exf_code exf_route_set_fetch(exf_route_set *r, size_t first, size_t n, exf_queue *q, exf_err *err) EXF_CHECKED;
-/* Queues the copy of slots [first, first + n), or of all, from the host to the backend's memory, past larger copies; the
- * host's stay as they are until the queue was waited for. */
-void exf_route_set_send_part(exf_route_set *r, size_t first, size_t n, exf_queue *q);
-void exf_route_set_send(exf_route_set *r, exf_queue *q);
+/* Queues the copy of slots [first, first + n) from the host to the backend's memory, past larger copies; the host's stay as they
+ * are until the queue was waited for. */
+void exf_route_set_send(exf_route_set *r, size_t first, size_t n, exf_queue *q);
 /* Queues to = from in the backend's memory alone. */
 void exf_route_set_copy(exf_route_set *to, const exf_route_set *from, exf_queue *q);
 #endif

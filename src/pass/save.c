@@ -329,28 +329,11 @@ out:
 
 /* ---- when ---------------------------------------------------------------------------------------- */
 
-/* Returns this process's vote after `done` layers: 0 go on, 1 save, 1 + a signal's number save and stop. */
-static int rank_vote(const exf_pass *p, int done)
+int exf_pass_vote(const exf_pass *p, int done)
 {
     int stop = exf_stop_requested();
     if (stop) return 1 + stop;
     return exf_ranks_first(p->options->ranks) && exf_resume_due(p->options->resume, done, file_bytes(p));
-}
-
-static int can_save(const exf_pass *p)
-{
-    return p->options->resume && exf_resume_saves(p->options->resume);
-}
-
-exf_code exf_pass_votes_begin(exf_pass *p, int first, exf_err *err)
-{
-    return can_save(p) ? exf_ranks_vote_start(p->options->ranks, rank_vote(p, first + 1), err) : EXF_OK;
-}
-
-exf_code exf_pass_votes_end(const exf_pass *p, exf_err *err)
-{
-    int dropped;
-    return can_save(p) ? exf_ranks_vote_finish(p->options->ranks, &dropped, err) : EXF_OK;
 }
 
 exf_code exf_pass_save(exf_pass *p, int done, exf_err *err)
@@ -358,14 +341,15 @@ exf_code exf_pass_save(exf_pass *p, int done, exf_err *err)
     exf_ranks *ranks = p->options->ranks;
     int what = 0;
     exf_code rc = EXF_OK;
-    if (!can_save(p) || (done == p->n_layers && !p->demand.head)) return EXF_OK;
+    if (!p->options->resume || !exf_resume_saves(p->options->resume)) return EXF_OK;
+    if (done == p->n_layers && !p->demand.head) return EXF_OK;
     if (ranks) /* the votes were cast a layer ago, so that no rank waits for the slowest */
         EXF_TRY(exf_ranks_vote_finish(ranks, &what, err));
     else
-        what = rank_vote(p, done);
+        what = exf_pass_vote(p, done);
     if (what) EXF_TRY(save_pass(p, done, err));
     if (what <= 1) {
-        if (ranks) rc = exf_ranks_vote_start(ranks, rank_vote(p, done + 1), err);
+        if (ranks) rc = exf_ranks_vote_start(ranks, exf_pass_vote(p, done + 1), err);
         goto out;
     }
     if (exf_ranks_first(ranks)) EXF_TRY(exf_resume_wait(p->options->resume, err));

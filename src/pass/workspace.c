@@ -118,24 +118,18 @@ void exf_stage_end(exf_stage_clock *c, exf_queue *q, double *seconds, int kind, 
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Reads the oldest stage; 0 if its end is not reached. */
-static int read_one(exf_stage_clock *c)
-{
-    const stage *s = &c->stage[c->n_read % STAGES];
-    volatile uint64_t *ns = &c->ns[2 * (c->n_read % STAGES)];
-    if (c->n_read == c->n || ns[0] == 0 || ns[1] == 0) return 0;
-    double seconds = ns[1] > ns[0] ? 1e-9 * (double)(ns[1] - ns[0]) : 0;
-    ns[0] = ns[1] = 0;
-    c->n_read++;
-    *s->seconds += seconds;
-    if (s->kind >= 0) exf_progress_credit(s->kind, s->units, seconds);
-    return 1;
-}
-
 void exf_stage_clock_read(exf_stage_clock *c)
 {
     if (!c) return;
     pthread_mutex_lock(&c->lock);
-    while (read_one(c)) continue;
+    for (; c->n_read < c->n; c->n_read++) { /* the oldest first, to one whose end is not reached */
+        const stage *s = &c->stage[c->n_read % STAGES];
+        volatile uint64_t *ns = &c->ns[2 * (c->n_read % STAGES)];
+        if (ns[0] == 0 || ns[1] == 0) break;
+        double seconds = ns[1] > ns[0] ? 1e-9 * (double)(ns[1] - ns[0]) : 0;
+        ns[0] = ns[1] = 0;
+        *s->seconds += seconds;
+        if (s->kind >= 0) exf_progress_credit(s->kind, s->units, seconds);
+    }
     pthread_mutex_unlock(&c->lock);
 }

@@ -65,7 +65,7 @@ START_TEST(parts_of_routes_travel)
         for (int n = 0; first + n <= SLOTS; n++) {
             fill(r.ids, r.weights, 100);
             fill(r.ids_device, r.weights_device, 500);
-            exf_route_set_send_part(&r, (size_t)first, (size_t)n, q);
+            exf_route_set_send(&r, (size_t)first, (size_t)n, q);
             assert_filled(r.ids, r.weights, 0, SLOTS, 100, 0);
             assert_filled(r.ids_device, r.weights_device, first, n, 100, 500);
             fill(r.ids_device, r.weights_device, 500);
@@ -73,7 +73,7 @@ START_TEST(parts_of_routes_travel)
             assert_filled(r.ids, r.weights, first, n, 500, 100);
         }
     fill(r.ids, r.weights, 1);
-    exf_route_set_send(&r, q);
+    exf_route_set_send(&r, 0, r.n, q);
     assert_filled(r.ids_device, r.weights_device, 0, SLOTS, 1, 0);
     exf_route_set_copy(&to, &r, q);
     assert_filled(to.ids_device, to.weights_device, 0, SLOTS, 1, 0);
@@ -96,7 +96,7 @@ START_TEST(routes_of_the_cpu_are_in_one_memory)
     ck_ok(exf_route_set_new(&r, b, TOKENS, TOP_K, &e), e);
     ck_assert(r.ids == r.ids_device && r.weights == r.weights_device);
     fill(r.ids, r.weights, 9);
-    exf_route_set_send_part(&r, 1, 4, q);
+    exf_route_set_send(&r, 1, 4, q);
     ck_ok(exf_route_set_fetch(&r, 1, 4, q, &e), e);
     assert_filled(r.ids, r.weights, 0, SLOTS, 9, 0);
     exf_route_set_free(&r);
