@@ -206,12 +206,14 @@ exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
     return rc;
 }
 
-/* Removes the temporary if this process made it and it still has its name.  The claim of one that cannot be removed stays for
- * the next writer. */
+/* Removes the temporary if this process made it and it still has its name.  The claim of one that cannot be removed, or of which
+ * the system does not say what has its name, stays for the next writer. */
 void exf_output_file_abort(exf_output_file *f)
 {
     if (!f) return;
-    if (f->made.path && exf_temporary_is(f->made.path, f->fd) && unlink(f->made.path) != 0)
+    int own = f->made.path && exf_temporary_is(f->made.path, f->fd);
+    int unknown = f->made.path && !own && errno && errno != ENOENT;
+    if (unknown || (own && unlink(f->made.path) != 0))
         exf_temporary_leave(&f->made);
     else
         exf_temporary_end(&f->made);

@@ -290,14 +290,16 @@ static exf_code put_in_place(exf_output_directory *f, exf_err *err)
                                                      : exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
 }
 
-/* Removes the temporary if it still has its name; the claims of what cannot be removed stay for the next writer. */
+/* Removes the temporary if it still has its name; the claims of what cannot be removed, or of which the system does not say what
+ * has its name, stay for the next writer. */
 void exf_output_directory_abort(exf_output_directory *f)
 {
     if (!f) return;
-    int own = f->dir >= 0 && exf_temporary_is(f->temporary.path, f->dir);
+    int own = f->temporary.path && exf_temporary_is(f->temporary.path, f->dir);
+    int unknown = f->temporary.path && !own && errno && errno != ENOENT;
     if (f->fd >= 0) close(f->fd);
     for (size_t i = 0; own && i < f->files.n; i++) unlinkat(f->dir, f->files.name[i], 0);
-    if (own && rmdir(f->temporary.path) != 0)
+    if (unknown || (own && rmdir(f->temporary.path) != 0))
         exf_temporary_leave(&f->temporary);
     else
         exf_temporary_end(&f->temporary);
