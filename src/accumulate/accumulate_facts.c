@@ -38,24 +38,17 @@ static int is_of_part(const char *key)
     return 0;
 }
 
-/* Returns 1 where the key names the program that made both, whose numbers both say by a fact that is compared: its version and
- * commit then do not matter. */
-static int is_of_program(const char *key, const exf_provenance *a, const exf_provenance *b)
-{
-    static const char *const numbers[] = {EXF_CAPTURE_NUMBERS_FACT, EXF_ACCUMULATE_NUMBERS_FACT};
-    const char *fact = numbers[exf_starts_with(key, "accumulate.")];
-    return exf_provenance_get(a, fact) && exf_provenance_get(b, fact);
-}
-
 static const char config_key[] = "model.config_sha256", architecture_key[] = "model.architecture";
 
 /* Returns 1 for facts that parts need not agree on.  A config.json that was saved anew has other bytes and says the same: where
- * both name their architecture, that is what is compared (exf_model_facts_same). */
+ * both name their architecture, that is what is compared (exf_model_facts_same).  The version and commit of the program that made
+ * both do not matter where both say by a fact that is compared which numbers it makes. */
 static int may_differ(const char *key, const exf_provenance *a, const exf_provenance *b)
 {
+    const char *numbers = exf_starts_with(key, "accumulate.") ? EXF_ACCUMULATE_NUMBERS_FACT : EXF_CAPTURE_NUMBERS_FACT;
     if (strcmp(key, config_key) == 0) return exf_provenance_get(a, architecture_key) && exf_provenance_get(b, architecture_key);
     if (exf_starts_with(key, "data.")) return is_of_part(key);
-    return is_of_part(key) && is_of_program(key, a, b);
+    return is_of_part(key) && exf_provenance_get(a, numbers) && exf_provenance_get(b, numbers);
 }
 
 /* Returns the text of a fact on which all parts agree, or NULL. */
@@ -198,25 +191,9 @@ static int by_tokens(const void *a, const void *b)
     return c;
 }
 
-/* Adds the settings on which all parts agree: those of tables that are solved of their sum without a recipe. */
-static exf_code join_settings(exf_provenance *origin, const exf_facts_part *part, size_t n, exf_err *err)
-{
-    const exf_provenance *first = part[0].origin;
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && first && i < first->n; i++) {
-        size_t same = 1;
-        if (!exf_starts_with(first->key[i], EXF_SETTING)) continue;
-        for (; same < n; same++) {
-            const char *other = part[same].origin ? exf_provenance_get(part[same].origin, first->key[i]) : NULL;
-            if (!other || strcmp(other, first->value[i]) != 0) break;
-        }
-        if (same == n) rc = exf_provenance_add(origin, err, first->key[i], "%s", first->value[i]);
-    }
-    return rc;
-}
-
 static exf_code join_origins(exf_provenance *origin, const exf_facts_part *part, size_t n, exf_err *err)
 {
+    const exf_provenance *first = part[0].origin;
     roots r = {NULL, 0, 0};
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < n; i++) EXF_TRY(add_roots(&r, &part[i], err));
@@ -231,7 +208,16 @@ static exf_code join_origins(exf_provenance *origin, const exf_facts_part *part,
                 EXF_TRY(exf_provenance_add(origin, err, key, "%s", r.all[i].value[k]));
         }
     }
-    rc = join_settings(origin, part, n, err);
+    /* Settings on which all parts agree: those of tables that are solved of their sum without a recipe. */
+    for (size_t i = 0; first && i < first->n; i++) {
+        size_t same = 1;
+        if (!exf_starts_with(first->key[i], EXF_SETTING)) continue;
+        for (; same < n; same++) {
+            const char *other = part[same].origin ? exf_provenance_get(part[same].origin, first->key[i]) : NULL;
+            if (!other || strcmp(other, first->value[i]) != 0) break;
+        }
+        if (same == n) EXF_TRY(exf_provenance_add(origin, err, first->key[i], "%s", first->value[i]));
+    }
 out:
     exf_mem_free(r.all);
     return rc;

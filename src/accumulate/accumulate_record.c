@@ -170,55 +170,40 @@ out:
     return rc;
 }
 
-/* Returns a fact of a part's file, which keeps those that name its text by a file in its origin (exf_facts_join). */
-static const char *fact_of(const exf_statistics_reader *f, const char *key)
-{
-    const char *value = exf_provenance_get(&f->provenance, key);
-    char in_origin[128];
-    if (value || !exf_starts_with(key, "data.")) return value;
-    snprintf(in_origin, sizeof in_origin, "part.0.%s", key + strlen("data."));
-    return exf_provenance_get(&f->origin, in_origin);
-}
-
-/* Sets *same to whether the file is of the part's sequences: closing removes it, so that its name alone is no proof. */
-static exf_code compare_sequences(const exf_statistics_reader *f, const recorded_part *p, int *same, exf_err *err)
-{
-    exf_sequence_list sorted = {.n = 0};
-    char own[EXF_SHA256_HEX], theirs[EXF_SHA256_HEX];
-    exf_code rc;
-    EXF_TRY(exf_sequence_list_sorted(&sorted, &p->sequences, err));
-    EXF_TRY(exf_sequence_list_digest(&sorted, own, err));
-    EXF_TRY(exf_sequence_list_digest(&f->sequences, theirs, err));
-    *same = strcmp(own, theirs) == 0;
-out:
-    exf_sequence_list_free(&sorted);
-    return rc;
-}
-
-/* Looks whether the part is there; one with other facts or sequences is refused. */
+/* Looks whether the part is there; one with other facts or sequences is refused: closing removes it, so that its name alone is no
+ * proof. */
 static exf_code find_part(const exf_record *r, const recorded_part *p, int *is_there, exf_err *err)
 {
     exf_statistics_reader f = {.h = NULL};
-    int same;
+    exf_sequence_list sorted = {.n = 0};
+    char own[EXF_SHA256_HEX], theirs[EXF_SHA256_HEX];
     exf_code rc;
     EXF_TRY(exf_path_look(p->path, is_there, err));
     if (!*is_there) goto out;
     EXF_TRY(exf_statistics_open(&f, p->path, err));
     for (size_t i = 0; i < r->part_facts.n; i++) {
-        const char *key = r->part_facts.key[i], *theirs = fact_of(&f, key);
-        if (theirs && strcmp(theirs, r->part_facts.value[i]) == 0) continue;
+        const char *key = r->part_facts.key[i], *value = exf_provenance_get(&f.provenance, key);
+        char in_origin[128]; /* where the file keeps facts that name its text by a file (exf_facts_join) */
+        if (!value && exf_starts_with(key, "data.")) {
+            snprintf(in_origin, sizeof in_origin, "part.0.%s", key + strlen("data."));
+            value = exf_provenance_get(&f.origin, in_origin);
+        }
+        if (value && strcmp(value, r->part_facts.value[i]) == 0) continue;
         rc = exf_fail(err, EXF_MODEL, "%s: was recorded with %s %s, now it is %s; delete it to record the part anew", p->path, key,
-                      theirs ? theirs : "missing", r->part_facts.value[i]);
+                      value ? value : "missing", r->part_facts.value[i]);
         goto out;
     }
-    EXF_TRY(compare_sequences(&f, p, &same, err));
-    same = same && f.n_layers == r->n_layers && f.shape.n_experts == r->shape.n_experts && f.shape.top_k == r->shape.top_k &&
-           f.shape.d_model == r->shape.d_model;
+    EXF_TRY(exf_sequence_list_sorted(&sorted, &p->sequences, err));
+    EXF_TRY(exf_sequence_list_digest(&sorted, own, err));
+    EXF_TRY(exf_sequence_list_digest(&f.sequences, theirs, err));
+    int same = strcmp(own, theirs) == 0 && f.n_layers == r->n_layers && f.shape.n_experts == r->shape.n_experts &&
+               f.shape.top_k == r->shape.top_k && f.shape.d_model == r->shape.d_model;
     for (int i = 0; same && i < r->n_layers; i++) same = f.layer_number[i] == r->layer[i].number;
     if (!same)
         rc = exf_fail(err, EXF_MODEL, "%s: has other sequences, another shape or other layers; delete it to record the part anew",
                       p->path);
 out:
+    exf_sequence_list_free(&sorted);
     exf_statistics_close(&f);
     return rc;
 }

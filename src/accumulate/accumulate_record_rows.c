@@ -64,14 +64,6 @@ static exf_code note_rows(const exf_record *r, recorded_layer *l, const exf_reco
     return rc;
 }
 
-/* Returns how many rows from `at` on follow each other in one sequence. */
-static int run_length(const exf_record_block *b, int at)
-{
-    int n = 1, sequence = b->sequence[at], position = b->position[at];
-    while (n < ROWS_AT_ONCE && at + n < b->n && b->sequence[at + n] == sequence && b->position[at + n] == position + n) n++;
-    return n;
-}
-
 /* Shows rows [at, at + n), which follow each other in one sequence, to the layer's sums; grams: the inner products of all rows, or
  * NULL; wide: memory for n rows of outputs in float32. */
 static exf_code show_rows(const exf_record *r, const recorded_layer *l, const exf_record_block *b, const double *grams, int at,
@@ -112,7 +104,8 @@ static exf_code add_rows(const exf_record *r, recorded_layer *l, const exf_recor
         EXF_TRY(exf_mem_raw(&wide, (size_t)(ROWS_AT_ONCE * r->shape.top_k * r->shape.d_model), sizeof *wide, "outputs", err));
     EXF_TRY(note_rows(r, l, b, err));
     for (int at = 0, n; rc == EXF_OK && at < b->n; at += n) {
-        n = run_length(b, at);
+        for (n = 1; n < ROWS_AT_ONCE && at + n < b->n; n++) /* that follow each other in one sequence */
+            if (b->sequence[at + n] != b->sequence[at] || b->position[at + n] != b->position[at] + n) break;
         rc = show_rows(r, l, b, grams, at, n, wide, err);
     }
     if (rc != EXF_OK) l->failed = *err;
@@ -132,14 +125,6 @@ typedef struct {
     float *weights;
     double *stream_sq, *grams; /* grams NULL: the block is in host memory */
 } fetched_rows;
-
-static void free_fetched(fetched_rows *f)
-{
-    exf_mem_free(f->ids);
-    exf_mem_free(f->weights);
-    exf_mem_free(f->stream_sq);
-    exf_mem_free(f->grams);
-}
 
 /* Fetches a block's rows from CUDA memory, the inner products in place of the outputs, and points *b to them. */
 static exf_code fetch_rows(const exf_record *r, exf_record_block *b, fetched_rows *f, exf_err *err)
@@ -187,7 +172,10 @@ int exf_record_add(exf_record *r, const exf_record_block *given, char *message, 
         rc = add_rows(r, l, &b, fetched.grams, err);
         pthread_mutex_unlock(&l->lock);
     }
-    free_fetched(&fetched);
+    exf_mem_free(fetched.ids);
+    exf_mem_free(fetched.weights);
+    exf_mem_free(fetched.stream_sq);
+    exf_mem_free(fetched.grams);
     if (rc != EXF_OK) exf_err_prefix(err, "layer %d: ", (int)b.layer);
     return exf_recorded_status(rc, err, message, size);
 }

@@ -102,20 +102,14 @@ void exf_cross_check_close(exf_cross_check *check)
 
 /* ---- which tokens ----------------------------------------------------------------------------------- */
 
-/* Returns the row at which the tokens that are checked in a layer begin. */
-static size_t first_row(int layer, size_t n_rows)
-{
-    size_t starts = n_rows > EXF_CHECKED_TOKENS ? n_rows - EXF_CHECKED_TOKENS + 1 : 1;
-    return (size_t)exf_rng_below(starts, (uint64_t)layer, RNG_STREAM, 0);
-}
-
 int exf_cross_check_next(exf_cross_check *check, const exf_moe_block *b, size_t at, int n, exf_checked_part **part)
 {
     exf_checked_part *p = &check->layer[check->turn].routed;
-    size_t row = b->row + at, first;
+    size_t row = b->row + at, rows = b->batch->n_tokens, first; /* at which the tokens that are checked in a layer begin */
+    size_t starts = rows > EXF_CHECKED_TOKENS ? rows - EXF_CHECKED_TOKENS + 1 : 1;
     *part = NULL;
     if (!check->b || p->n_tokens) return n;
-    first = first_row(b->layer, b->batch->n_tokens);
+    first = (size_t)exf_rng_below(starts, (uint64_t)b->layer, RNG_STREAM, 0);
     if (first < row || first >= row + (size_t)n) return n;
     if (first > row) return (int)(first - row);
     p->n_tokens = n < EXF_CHECKED_TOKENS ? n : EXF_CHECKED_TOKENS;
@@ -140,12 +134,6 @@ exf_checked_part *exf_cross_check_next_common(exf_cross_check *check, const exf_
 }
 
 /* ---- what is copied ----------------------------------------------------------------------------------- */
-
-/* Returns the first of the experts that are checked in a layer of common input. */
-static int first_expert(const exf_cross_check *check, const exf_checked_part *p)
-{
-    return (int)exf_rng_below((uint64_t)(check->n_experts - p->width + 1), (uint64_t)p->sequence, RNG_STREAM, 1 << 20);
-}
 
 static exf_cells_call cells_of(const exf_cross_check *check, const exf_checked_part *p, const int32_t *ids)
 {
@@ -174,7 +162,9 @@ void exf_cross_check_before(exf_cross_check *check, exf_checked_part *p, exf_que
 void exf_cross_check_before_common(exf_cross_check *check, exf_checked_part *p, exf_queue *q, const void *sums,
                                    const exf_common_input_call *c)
 {
-    size_t h = (size_t)check->d_model, row = (size_t)p->width * h, first = (size_t)first_expert(check, p);
+    uint64_t starts = (uint64_t)(check->n_experts - p->width + 1); /* first of the experts that are checked in the layer */
+    size_t first = (size_t)exf_rng_below(starts, (uint64_t)p->sequence, RNG_STREAM, 1 << 20);
+    size_t h = (size_t)check->d_model, row = (size_t)p->width * h;
     p->outputs.number = c->of->outputs.number;
     p->device_ids = check->experts + first;
     for (size_t t = 0; t < (size_t)p->n_tokens; t++) {
@@ -211,27 +201,6 @@ typedef struct {
     int *small; /* [n] of common input: 1: float32 cannot make the expert's cosines, since a token's square is not far above that */
     exf_layer_statistics s;
 } reference;
-
-static exf_code add_reference(reference *r, const float *outputs, exf_err *err)
-{
-    const exf_checked_part *p = r->p;
-    exf_layer_sums m = exf_layer_sums_of(&r->s);
-    int h = r->check->d_model;
-    size_t width = (size_t)p->width, room = p->common_input ? exf_layer_sums_common_input_scratch(p->width, h) : width * width;
-    double *scratch = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&scratch, room, sizeof *scratch, "cross-check", err));
-    if (p->common_input)
-        rc = exf_layer_sums_add_common_input_cpu(&m, p->width, h, p->n_tokens, outputs, r->check->weighting, scratch, err);
-    else if (r->check->experts_only)
-        rc = exf_layer_sums_add_experts_cpu(&m, p->width, h, p->n_tokens, outputs, r->ids, p->weights, err);
-    else
-        rc = exf_layer_sums_add_cpu(&m, r->n, p->width, h, p->n_tokens, outputs, NULL, r->ids, p->weights, r->check->weighting,
-                                    scratch, err);
-out:
-    exf_mem_free(scratch);
-    return rc;
-}
 
 /* Gives the CPU's values of the cell of source a and target b, or of expert a if they are one, and what bounds their errors. */
 static void values_of(const reference *r, size_t a, size_t b, double value[EXF_CELL_VALUES], double scale[EXF_CELL_VALUES])
@@ -302,8 +271,11 @@ static exf_code check_part(const exf_cross_check *check, const exf_checked_part 
 {
     size_t slots = (size_t)p->n_tokens * (size_t)p->width, h = (size_t)check->d_model, n = slots * h;
     int rows = p->common_input ? 1 : p->n_tokens;
-    reference r = {.check = check, .p = p, .layer = layer, .least_product = 0x1p-125 * check->d_model};
+    int width = p->width, d = check->d_model, tokens = p->n_tokens;
+    size_t room = p->common_input ? exf_layer_sums_common_input_scratch(width, d) : (size_t)(width * width);
+    reference r = {.check = check, .p = p, .layer = layer, .least_product = 0x1p-125 * d};
     float *outputs = NULL;
+    double *scratch = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&r.ids, slots, sizeof *r.ids, "cross-check", err));
     EXF_TRY(exf_mem_new(&r.number, slots, sizeof *r.number, "cross-check", err));
@@ -316,7 +288,13 @@ static exf_code check_part(const exf_cross_check *check, const exf_checked_part 
         r.ids[i] = id < 0 ? -1 : at;
     }
     EXF_TRY(exf_layer_statistics_new(&r.s, r.n, err));
-    EXF_TRY(add_reference(&r, outputs, err));
+    EXF_TRY(exf_mem_new(&scratch, room, sizeof *scratch, "cross-check", err));
+    exf_layer_sums m = exf_layer_sums_of(&r.s);
+    EXF_TRY(p->common_input ? exf_layer_sums_add_common_input_cpu(&m, width, d, tokens, outputs, check->weighting, scratch, err)
+            : check->experts_only
+                ? exf_layer_sums_add_experts_cpu(&m, width, d, tokens, outputs, r.ids, p->weights, err)
+                : exf_layer_sums_add_cpu(&m, r.n, width, d, tokens, outputs, NULL, r.ids, p->weights, check->weighting, scratch,
+                                         err));
     if (p->common_input) EXF_TRY(exf_mem_new(&r.small, (size_t)r.n, sizeof *r.small, "cross-check", err));
     for (size_t i = 0; p->common_input && i < slots; i++) {
         double sq = exf_dot(outputs + i * h, outputs + i * h, check->d_model);
@@ -327,6 +305,7 @@ static exf_code check_part(const exf_cross_check *check, const exf_checked_part 
             for (int b = 0; b < p->width; b++) EXF_TRY(compare_cell(&r, row, a, b, err));
 out:
     exf_layer_statistics_free(&r.s);
+    exf_mem_free(scratch);
     exf_mem_free(outputs);
     exf_mem_free(r.small);
     exf_mem_free(r.number);

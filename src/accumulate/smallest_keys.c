@@ -58,19 +58,6 @@ typedef struct {
     candidates part[PARTS];
 } listing;
 
-/* Cuts the sequences into parts of about the same number. */
-static void cut_into_parts(listing *l)
-{
-    const exf_sequence_list *q = l->rule->sequences;
-    size_t row = 0;
-    for (size_t p = 0; p < PARTS; p++) {
-        l->first[p] = q->n * p / PARTS;
-        l->first[p + 1] = q->n * (p + 1) / PARTS;
-        l->row[p] = row;
-        for (size_t i = l->first[p]; i < l->first[p + 1]; i++) row += (size_t)q->length[i];
-    }
-}
-
 /* Lists the candidates of sequence i; its first token has that row. */
 static exf_code list_sequence(candidates *c, const listing *l, size_t i, size_t row, exf_err *err)
 {
@@ -89,18 +76,6 @@ out:
     return rc;
 }
 
-static exf_code list_part(listing *l, size_t p, exf_err *err)
-{
-    size_t row = l->row[p];
-    exf_code rc = EXF_OK;
-    l->part[p].n = 0;
-    for (size_t i = l->first[p]; rc == EXF_OK && i < l->first[p + 1]; i++) {
-        rc = list_sequence(&l->part[p], l, i, row, err);
-        row += (size_t)l->rule->sequences->length[i];
-    }
-    return rc;
-}
-
 /* Lists the candidates with a key of at most the limit. */
 static exf_code list_all(candidates *c, listing *l, exf_err *err)
 {
@@ -109,8 +84,16 @@ static exf_code list_all(candidates *c, listing *l, exf_err *err)
     c->n = 0;
 #pragma omp parallel for schedule(dynamic) num_threads(exf_team(PARTS, l->helpers))
     for (size_t i = 0; i < PARTS; i++) {
+        size_t row = l->row[i];
+        exf_code listed = EXF_OK;
         exf_err e;
-        if (exf_loop_takes(&loop, i) && list_part(l, i, &e) != EXF_OK) exf_loop_fail(&loop, i, &e);
+        if (!exf_loop_takes(&loop, i)) continue;
+        l->part[i].n = 0;
+        for (size_t q = l->first[i]; listed == EXF_OK && q < l->first[i + 1]; q++) {
+            listed = list_sequence(&l->part[i], l, q, row, &e);
+            row += (size_t)l->rule->sequences->length[q];
+        }
+        if (listed != EXF_OK) exf_loop_fail(&loop, i, &e);
     }
     EXF_TRY(exf_loop_end(&loop, err));
     for (size_t p = 0; p < PARTS; p++) {
@@ -127,13 +110,20 @@ out:
 /* Lists the candidates below a limit under which about the wanted number lies, and doubles the limit while they are too few. */
 static exf_code list_enough(candidates *c, const exf_key_rule *rule, double total, size_t wanted, int helpers, exf_err *err)
 {
+    const exf_sequence_list *q = rule->sequences;
     double share;
+    size_t row = 0;
     listing *l = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&l, 1, sizeof *l, what, err));
     l->rule = rule;
     l->helpers = helpers;
-    cut_into_parts(l);
+    for (size_t p = 0; p < PARTS; p++) { /* parts of about the same number of sequences */
+        l->first[p] = q->n * p / PARTS;
+        l->first[p + 1] = q->n * (p + 1) / PARTS;
+        l->row[p] = row;
+        for (size_t i = l->first[p]; i < l->first[p + 1]; i++) row += (size_t)q->length[i];
+    }
     for (share = ((double)wanted + 4 * sqrt((double)wanted) + 16) / total;; share *= 2) {
         l->limit = share >= 1 ? UINT64_MAX : (uint64_t)(share * 0x1p63) * 2;
         EXF_TRY(list_all(c, l, err));
@@ -168,21 +158,10 @@ static int by_row(const void *a, const void *b)
     return x->row != y->row ? compare(x->row, y->row) : compare(x->place, y->place);
 }
 
-static exf_code index_rows(exf_smallest_keys *s, exf_err *err)
-{
-    indexed *all = NULL;
-    exf_code rc = exf_mem_new(&all, s->n, sizeof *all, what, err);
-    if (rc != EXF_OK) return rc;
-    for (size_t i = 0; i < s->n; i++) all[i] = (indexed){s->chosen[i].place, s->chosen[i].row, i};
-    qsort(all, s->n, sizeof *all, by_row);
-    for (size_t i = 0; i < s->n; i++) s->by_row[i] = all[i].index;
-    exf_mem_free(all);
-    return EXF_OK;
-}
-
 static exf_code choose(exf_smallest_keys *s, const exf_key_rule *rule, int helpers, exf_err *err)
 {
     candidates c = {NULL, 0, 0};
+    indexed *all = NULL;
     double total = 0;
     exf_code rc;
     s->n = 0;
@@ -192,8 +171,12 @@ static exf_code choose(exf_smallest_keys *s, const exf_key_rule *rule, int helpe
     qsort(c.all, c.n, sizeof *c.all, by_key);
     s->n = c.n < s->cap ? c.n : s->cap;
     memcpy(s->chosen, c.all, s->n * sizeof *s->chosen);
-    rc = index_rows(s, err);
+    EXF_TRY(exf_mem_new(&all, s->n, sizeof *all, what, err));
+    for (size_t i = 0; i < s->n; i++) all[i] = (indexed){s->chosen[i].place, s->chosen[i].row, i};
+    qsort(all, s->n, sizeof *all, by_row);
+    for (size_t i = 0; i < s->n; i++) s->by_row[i] = all[i].index;
 out:
+    exf_mem_free(all);
     exf_mem_free(c.all);
     return rc;
 }
@@ -221,20 +204,16 @@ out:
     return rc;
 }
 
-static int same_rule(const exf_key_rule *a, const exf_key_rule *b)
-{
-    return a->sequences == b->sequences && a->each == b->each && a->layer == b->layer && a->seed == b->seed &&
-           a->stream == b->stream;
-}
-
 exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, int next, exf_err *err)
 {
     struct exf_keys_ahead *a = s->ahead;
     exf_code rc;
     if (a && a->begun) {
+        const exf_key_rule *ahead = &a->rule;
         a->begun = 0;
         EXF_TRY(exf_background_wait(&a->work, err));
-        if (same_rule(rule, &a->rule)) {
+        if (rule->sequences == ahead->sequences && rule->each == ahead->each && rule->layer == ahead->layer &&
+            rule->seed == ahead->seed && rule->stream == ahead->stream) {
             exf_smallest_keys old = *s, chosen = a->keys;
             *s = chosen;
             s->ahead = a;
