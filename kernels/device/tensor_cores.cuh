@@ -1,6 +1,6 @@
-/* tensor_cores.cuh - matrix products of a warp on tensor cores (mma.sync) with operands in shared memory.
+/* tensor_cores.cuh - matrix products of a warp on tensor cores (mma.sync): two with operands in shared memory, one in double.
  *
- * Both products give D [16, 8] with float32 accumulation.  Lane l holds of it the rows g = l / 4 and g + 8, columns
+ * The first two give D [16, 8] with float32 accumulation.  Lane l holds of it the rows g = l / 4 and g + 8, columns
  * 2 (l % 4) and the next: d[0], d[1] of row g, d[2], d[3] of row g + 8. */
 #ifndef EXF_KERNELS_TENSOR_CORES_CUH
 #define EXF_KERNELS_TENSOR_CORES_CUH
@@ -152,4 +152,45 @@ static __device__ __forceinline__ void exf_strip(float (&d)[N][4], const float *
 }
 
 #endif
+
+/* ---- in double, on any GPU: without tensor cores by way of other lanes' registers ----------------- */
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 900
+/* c += a b of 8 x 4 and 4 x 8 in double: a lane has a[lane / 4][lane % 4], b[lane % 4][lane / 4] and two neighbours of row
+ * lane / 4 of c, from column 2 (lane % 4) on. */
+static __device__ inline void exf_multiply_small_doubles(double &c0, double &c1, double a, double b)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};" : "+d"(c0), "+d"(c1) : "d"(a), "d"(b));
+#else
+    int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        double row = __shfl_sync(0xffffffffu, a, (lane & 28) + k);
+        c0 = fma(row, __shfl_sync(0xffffffffu, b, (2 * (lane & 3)) * 4 + k), c0);
+        c1 = fma(row, __shfl_sync(0xffffffffu, b, (2 * (lane & 3) + 1) * 4 + k), c1);
+    }
+#endif
+}
+#endif
+
+/* c += a b of 16 x 16 and 16 x 8 in double: a[2 k + i] is of row lane / 4 + 8 i and column 4 k + lane % 4, b[k] of row
+ * 4 k + lane % 4 and column lane / 4, c[2 i + j] of row lane / 4 + 8 i and column 2 (lane % 4) + j.  Hopper has it in one
+ * instruction, at twice the rate. */
+static __device__ inline void exf_multiply_doubles(double (&c)[4], const double (&a)[8], const double (&b)[4])
+{
+#if __CUDA_ARCH__ >= 900
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, "
+        "{%12, %13, %14, %15}, {%0, %1, %2, %3};"
+        : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]), "d"(b[0]), "d"(b[1]), "d"(b[2]),
+          "d"(b[3]));
+#else
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        exf_multiply_small_doubles(c[0], c[1], a[2 * k], b[k]);
+        exf_multiply_small_doubles(c[2], c[3], a[2 * k + 1], b[k]);
+    }
+#endif
+}
 #endif

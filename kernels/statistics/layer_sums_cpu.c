@@ -194,19 +194,6 @@ typedef struct {
     double *inverse;         /* [E] one over the norms of a token */
 } common_input_space;
 
-static void carve_scratch(common_input_space *c, double *scratch, size_t e, size_t h)
-{
-    c->outputs = scratch;
-    c->gram = c->outputs + AT_ONCE * e * h;
-    c->dot = c->gram + AT_ONCE * e * e;
-    c->target_sq = c->dot + e * e;
-    c->dot0 = c->target_sq + e * e;
-    c->cosine = c->dot0 + e * e;
-    c->source_sq = c->cosine + e * e;
-    c->sq0 = c->source_sq + e;
-    c->inverse = c->sq0 + e;
-}
-
 size_t exf_layer_sums_common_input_scratch(int n_experts, int d_model)
 {
     size_t e = (size_t)n_experts;
@@ -258,29 +245,27 @@ static void add_totals(const exf_layer_sums *m, const common_input_space *c, siz
         }
 }
 
-/* Makes the Gram matrix of a token's outputs [E, H] in the t-th place of the space. */
-static void make_gram(const common_input_space *space, size_t t, const float *outputs, int n_experts, int d_model)
-{
-    size_t e = (size_t)n_experts, size = e * (size_t)d_model;
-    double *wide = space->outputs + t * size;
-    for (size_t i = 0; i < size; i++) wide[i] = (double)outputs[i];
-    exf_linalg_xxt(space->gram + t * e * e, wide, n_experts, d_model);
-}
-
 exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_experts, int d_model, int n_tokens,
                                              const float *outputs, exf_weighting weighting, double *scratch, exf_err *err)
 {
     size_t e = (size_t)n_experts, size = e * (size_t)d_model;
-    common_input_space c;
+    double *gram = scratch + AT_ONCE * size, *dot = gram + AT_ONCE * e * e, *source_sq = dot + 4 * e * e;
+    const common_input_space c = {.outputs = scratch, .gram = gram, .dot = dot, .target_sq = dot + e * e, .dot0 = dot + 2 * e * e,
+                                  .cosine = dot + 3 * e * e, .source_sq = source_sq, .sq0 = source_sq + e,
+                                  .inverse = source_sq + 2 * e};
     exf_code rc = EXF_OK;
     if (weighting == EXF_WEIGHT_ROUTER)
         return exf_fail(err, EXF_INTERNAL, "common input cannot be weighted by a router that chose some experts only");
-    carve_scratch(&c, scratch, e, (size_t)d_model);
     memset(c.dot, 0, (4 * e * e + 2 * e) * sizeof *c.dot);
     for (int at = 0; at < n_tokens; at += AT_ONCE) {
         int n = n_tokens - at < AT_ONCE ? n_tokens - at : AT_ONCE;
 #pragma omp parallel for schedule(static) num_threads(exf_team((size_t)n, exf_default_threads()))
-        for (int t = 0; t < n; t++) make_gram(&c, (size_t)t, outputs + (size_t)(at + t) * size, n_experts, d_model);
+        for (size_t t = 0; t < (size_t)n; t++) {
+            const float *from = outputs + ((size_t)at + t) * size;
+            double *wide = c.outputs + t * size;
+            for (size_t i = 0; i < size; i++) wide[i] = (double)from[i];
+            exf_linalg_xxt(c.gram + t * e * e, wide, n_experts, d_model);
+        }
         EXF_TRY(exf_stop_check(err));
         for (int t = 0; t < n; t++) add_common_token(&c, c.gram + (size_t)t * e * e, e, weighting);
     }

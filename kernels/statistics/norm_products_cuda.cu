@@ -9,6 +9,7 @@
  * Floor, at 149 products in double a clock and multiprocessor: T H q, and T K (q + 5)^2 / 2.  T 4096, H 2048, q 64 and K 8 on 132
  * of them at 1.7 GHz: 16 us and 2.5 us.  Bytes: x once, 16.8 MB in bfloat16 (5 us); V for every 64 tokens, 67 MB from the cache. */
 #include "kernels/device/cuda_queue.cuh"
+#include "kernels/device/tensor_cores.cuh"
 #include "kernels/statistics/norm_products.h"
 #include "kernels/statistics/pair_tokens.cuh"
 
@@ -21,45 +22,6 @@ static __device__ inline double on_grid(double v)
 static __device__ inline double size_of(double v)
 {
     return isnan(v) ? INFINITY : fabs(v);
-}
-
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 900
-/* c += a b of 8 x 4 and 4 x 8 in double: a lane has a[lane / 4][lane % 4], b[lane % 4][lane / 4] and two neighbours of row
- * lane / 4 of c, from column 2 (lane % 4) on. */
-static __device__ inline void multiply_small(double &c0, double &c1, double a, double b)
-{
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};" : "+d"(c0), "+d"(c1) : "d"(a), "d"(b));
-#else
-    int lane = threadIdx.x & 31;
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        double row = __shfl_sync(0xffffffffu, a, (lane & 28) + k);
-        c0 = fma(row, __shfl_sync(0xffffffffu, b, (2 * (lane & 3)) * 4 + k), c0);
-        c1 = fma(row, __shfl_sync(0xffffffffu, b, (2 * (lane & 3) + 1) * 4 + k), c1);
-    }
-#endif
-}
-#endif
-
-/* c += a b of 16 x 16 and 16 x 8: a[2 k + i] is of row lane / 4 + 8 i and column 4 k + lane % 4, b[k] of row 4 k + lane % 4 and
- * column lane / 4, c[2 i + j] of row lane / 4 + 8 i and column 2 (lane % 4) + j.  Hopper has it in one instruction, at twice the
- * rate. */
-static __device__ inline void multiply(double (&c)[4], const double (&a)[8], const double (&b)[4])
-{
-#if __CUDA_ARCH__ >= 900
-    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, "
-        "{%12, %13, %14, %15}, {%0, %1, %2, %3};"
-        : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]), "d"(b[0]), "d"(b[1]), "d"(b[2]),
-          "d"(b[3]));
-#else
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        multiply_small(c[0], c[1], a[2 * k], b[k]);
-        multiply_small(c[2], c[3], a[2 * k + 1], b[k]);
-    }
-#endif
 }
 
 /* ---- copies to shared memory beside products ---------------------------------------------------- */
@@ -162,26 +124,8 @@ static __device__ inline void multiply_step(double (&sum)[COLUMNS / 8][4], doubl
         double b[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) b[i] = s.v[k + 4 * i + (lane & 3)][8 * j + lane / 4];
-        multiply(sum[j], a, b);
+        exf_multiply_doubles(sum[j], a, b);
     }
-}
-
-/* Adds the second half's sums to the first's, through shared memory that has been read; returns 1 to the warps that then have
- * them. */
-static __device__ inline bool add_halves(double (&sum)[COLUMNS / 8][4], double (&sq)[2], double *memory)
-{
-    double *own = memory + (threadIdx.x % (THREADS / HALVES));
-    bool first = threadIdx.x < THREADS / HALVES;
-#pragma unroll
-    for (int i = 0; i < COLUMNS / 2 && !first; i++) own[i * (THREADS / HALVES)] = sum[i / 4][i % 4];
-#pragma unroll
-    for (int i = 0; i < 2 && !first; i++) own[(COLUMNS / 2 + i) * (THREADS / HALVES)] = sq[i];
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < COLUMNS / 2 && first; i++) sum[i / 4][i % 4] += own[i * (THREADS / HALVES)];
-#pragma unroll
-    for (int i = 0; i < 2 && first; i++) sq[i] += own[(COLUMNS / 2 + i) * (THREADS / HALVES)];
-    return first;
 }
 
 template <class T>
@@ -205,7 +149,19 @@ static __global__ void __launch_bounds__(THREADS, 2)
         multiply_step(sum, sq, step[i]);
         __syncthreads(); /* the step has been read */
     }
-    if (!add_halves(sum, sq, memory)) return;
+    /* The second half's sums are added to the first's, through shared memory that has been read. */
+    double *own = memory + (threadIdx.x % (THREADS / HALVES));
+    bool is_first = threadIdx.x < THREADS / HALVES;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2 && !is_first; i++) own[i * (THREADS / HALVES)] = sum[i / 4][i % 4];
+#pragma unroll
+    for (int i = 0; i < 2 && !is_first; i++) own[(COLUMNS / 2 + i) * (THREADS / HALVES)] = sq[i];
+    __syncthreads();
+    if (!is_first) return;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++) sum[i / 4][i % 4] += own[i * (THREADS / HALVES)];
+#pragma unroll
+    for (int i = 0; i < 2; i++) sq[i] += own[(COLUMNS / 2 + i) * (THREADS / HALVES)];
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) {
         int t = first + 8 * (i % 4 / 2), r = column + 8 * (i / 4) + 2 * (lane & 3) + i % 2;
@@ -287,21 +243,8 @@ static __device__ inline size_t triangle(int n)
     return (size_t)n * (n + 1) / 2;
 }
 
-/* Adds x, a multiple of 2^-24 of magnitude below 2^38, to a sum: of a small one the first digit is all. */
-static __device__ inline void add_units(unsigned long long *cell, double x)
-{
-    long long v = __double2ll_rn(x * 0x1p24), low = (int)v, high = (v - low) >> 32;
-    if (low) atomicAdd(cell, (unsigned long long)low);
-    if (high) atomicAdd(cell + 1, (unsigned long long)high);
-}
-
-/* The order of numbers in shared memory: V'x first, so that 16 bytes of it are copied at a time, then 1 and what comes after. */
-static __device__ inline int number_at(int place, int q)
-{
-    return place < q ? place + 1 : place == q ? 0 : place;
-}
-
-/* Begins to load a step's slots, with n left to load: a warp a slot.  Places after the last number are 0, and the place of the 1
+/* Begins to load a step's slots, with n left to load: a warp a slot.  In shared memory V'x comes first, so that 16 bytes of it are
+ * copied at a time, then 1 and what comes after.  Places after the last number are 0, and the place of the 1
  * has it, before the first step; of slots after the last all places are 0. */
 static __device__ inline void load_slots(double *z, const exf_norm_products_sums &to, int top_k, const int *slot, int n, int width)
 {
@@ -324,12 +267,6 @@ static __device__ inline void load_slots(double *z, const exf_norm_products_sums
     end_group();
 }
 
-/* Writes what every slot has of z: the 1 and, after the last number, 0. */
-static __device__ inline void fill_slots(double *z, int q, int width, int n_rows)
-{
-    for (int i = threadIdx.x; i < n_rows * width; i += 32 * WARPS) z[i] = i % width == q;
-}
-
 /* Adds the products of a step in shared memory to the warp's tiles. */
 static __device__ inline void multiply_slots(double (&sum)[TILES][2][4], const double *z, int width, const int (&high)[TILES],
                                              const int (&low)[TILES])
@@ -347,7 +284,7 @@ static __device__ inline void multiply_slots(double (&sum)[TILES][2][4], const d
         for (int j = 0; j < 2; j++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) b[i] = z[(4 * i + (lane & 3)) * width + low[k] + 8 * j];
-            multiply(sum[k][j], a, b);
+            exf_multiply_doubles(sum[k][j], a, b);
         }
     }
 }
@@ -388,9 +325,13 @@ static __device__ inline void add_part(const exf_norm_products_sums &to, int top
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             int row = high[k] + 8 * (i % 4 / 2), column = low[k] - lane / 4 + 8 * (i / 4) + 2 * (lane & 3) + i % 2;
-            int a = number_at(row, q), b = number_at(column, q);
-            if (first + k < tiles && row < numbers && column <= row)
-                add_units(cells + (triangle(max(a, b)) + min(a, b)) * EXF_NORM_WORDS, sum[k][i / 4][i % 4]);
+            int a = row < q ? row + 1 : row == q ? 0 : row, b = column < q ? column + 1 : column == q ? 0 : column;
+            if (first + k >= tiles || row >= numbers || column > row) continue;
+            unsigned long long *cell = cells + (triangle(max(a, b)) + min(a, b)) * EXF_NORM_WORDS;
+            /* A multiple of 2^-24 of magnitude below 2^38; of a small one the first digit is all. */
+            long long v = __double2ll_rn(sum[k][i / 4][i % 4] * 0x1p24), low = (int)v, high = (v - low) >> 32;
+            if (low) atomicAdd(cell, (unsigned long long)low);
+            if (high) atomicAdd(cell + 1, (unsigned long long)high);
         }
 }
 
@@ -401,23 +342,12 @@ static __global__ void __launch_bounds__(32 * WARPS, 3) add_products(exf_norm_pr
     __shared__ int slot[SLOTS];
     int e = blockIdx.y, found = to.found[e * EXF_NORM_APART], numbers = to.directions + 1 + EXF_NORM_AFTER;
     int width = tile_rows(to.directions) * TILE + PAD;
-    if ((int)blockIdx.x * SLOTS < found) fill_slots(z, to.directions, width, buffers * SLOT_STEP);
+    for (int i = threadIdx.x; (int)blockIdx.x * SLOTS < found && i < buffers * SLOT_STEP * width; i += 32 * WARPS)
+        z[i] = i % width == to.directions; /* what every slot has of z: the 1 and, after the last number, 0 */
     unsigned long long *cells = reinterpret_cast<unsigned long long *>(to.cells) + (size_t)e * triangle(numbers) * EXF_NORM_WORDS;
     for (int at = blockIdx.x * SLOTS; at < found; at += gridDim.x * SLOTS) {
         __syncthreads(); /* the part before has been read */
         add_part(to, top_k, to.list + (size_t)e * to.tokens + at, min(found - at, (int)SLOTS), z, buffers, slot, cells);
-    }
-}
-
-/* Adds x, a multiple of 2^-24 of magnitude below 2^64. */
-static __device__ inline void add_far_units(unsigned long long *cell, double x)
-{
-    double left = fabs(x) * 0x1p24, unit = 0x1p64;
-    for (int i = 2; i >= 0; i--, unit *= 0x1p-32) {
-        double digit = floor(left / unit);
-        left -= digit * unit;
-        long long v = (long long)digit;
-        if (v) atomicAdd(cell + i, (unsigned long long)(x < 0 ? -v : v));
     }
 }
 
@@ -429,9 +359,16 @@ static __global__ void __launch_bounds__(128) add_large(exf_norm_products_sums t
         unsigned long long *cells =
             reinterpret_cast<unsigned long long *>(to.cells) + (size_t)c.ids[slot] * triangle(numbers) * EXF_NORM_WORDS;
         for (int a = 0; a < numbers; a++)
-            for (int b = threadIdx.x; b <= a; b += blockDim.x)
-                add_far_units(cells + (triangle(a) + b) * EXF_NORM_WORDS,
-                              __dmul_rn(number_of(to, c.top_k, slot, a), number_of(to, c.top_k, slot, b)));
+            for (int b = threadIdx.x; b <= a; b += blockDim.x) {
+                double x = __dmul_rn(number_of(to, c.top_k, slot, a), number_of(to, c.top_k, slot, b));
+                double left = fabs(x) * 0x1p24, unit = 0x1p64; /* a multiple of 2^-24 of magnitude below 2^64 */
+                for (int i = 2; i >= 0; i--, unit *= 0x1p-32) {
+                    double digit = floor(left / unit);
+                    left -= digit * unit;
+                    long long v = (long long)digit;
+                    if (v) atomicAdd(cells + (triangle(a) + b) * EXF_NORM_WORDS + i, (unsigned long long)(x < 0 ? -v : v));
+                }
+            }
     }
 }
 
