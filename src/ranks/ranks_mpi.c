@@ -136,49 +136,34 @@ out:
 
 /* ---- leaving ---------------------------------------------------------------------------------- */
 
-static exf_code leave_job(exf_ranks *r, exf_err *err)
+/* Waits until every living rank but this one has ended its work. */
+static void wait_for_ends(exf_ranks *r)
 {
-    exf_mpi_unwatch(r);
-    exf_code rc = exf_mpi_ok(MPI_Finalize(), "ending the job", err);
-    joined = 0;
-    free_ranks(r);
-    return rc;
+    for (;;) {
+        int n = 0;
+        pthread_mutex_lock(&r->lock);
+        exf_mpi_listen(r);
+        for (int i = 0; i < r->place.size; i++)
+            n += r->ended[i] || i == r->place.rank || (r->failure.died && r->failure.rank == i);
+        pthread_mutex_unlock(&r->lock);
+        if (n == r->place.size) return;
+        exf_mpi_pause(1000000);
+    }
 }
 
-/* Returns 1 once every living rank but this one has ended its work. */
-static int all_ended(exf_ranks *r)
-{
-    int n = 0;
-    pthread_mutex_lock(&r->lock);
-    exf_mpi_listen(r);
-    for (int i = 0; i < r->place.size; i++)
-        n += r->ended[i] || i == r->place.rank || (r->failure.died && r->failure.rank == i);
-    pthread_mutex_unlock(&r->lock);
-    return n == r->place.size;
-}
-
-/* Waits for the ends of all ranks, and returns the failure of the lowest of them. */
-static exf_code speak_for_all(exf_ranks *r, exf_err *err)
-{
-    while (!all_ended(r)) exf_mpi_pause(1000000);
-    const exf_note *which = r->own.code ? &r->own : r->lowest.code ? &r->lowest : &r->failure;
-    return exf_mpi_failure(r, which, err);
-}
-
+/* The rank that speaks returns the failure of the lowest of all. */
 static exf_code leave_failed(exf_ranks *r, int *speaks, exf_err *err)
 {
-    exf_code rc;
     *speaks = exf_mpi_speaker(r) == r->place.rank;
     if (*speaks) {
-        rc = speak_for_all(r, err);
+        wait_for_ends(r);
         *speaks = !r->told;
-    } else {
-        pthread_mutex_lock(&r->lock);
-        exf_mpi_note(r, exf_mpi_speaker(r), EXF_NOTE_END, &r->own);
-        pthread_mutex_unlock(&r->lock);
-        rc = exf_mpi_failure(r, &r->failure, err);
+        return exf_mpi_failure(r, r->own.code ? &r->own : r->lowest.code ? &r->lowest : &r->failure, err);
     }
-    return rc; /* r stays: its watch sends the note, and MPI may still write to it */
+    pthread_mutex_lock(&r->lock);
+    exf_mpi_note(r, exf_mpi_speaker(r), EXF_NOTE_END, &r->own);
+    pthread_mutex_unlock(&r->lock);
+    return exf_mpi_failure(r, &r->failure, err); /* r stays: its watch sends the note, and MPI may still write to it */
 }
 
 exf_code exf_ranks_close(exf_ranks *r, exf_code rc, int *speaks, exf_err *err)
@@ -188,7 +173,11 @@ exf_code exf_ranks_close(exf_ranks *r, exf_code rc, int *speaks, exf_err *err)
     if (!r) return rc;
     if (rc == EXF_OK && exf_ranks_barrier(r, &waited) == EXF_OK) {
         *speaks = r->place.rank == 0;
-        return leave_job(r, err);
+        exf_mpi_unwatch(r);
+        rc = exf_mpi_ok(MPI_Finalize(), "ending the job", err);
+        joined = 0;
+        free_ranks(r);
+        return rc;
     }
     if (rc != EXF_OK) (void)exf_ranks_fail(r, rc, err);
     return leave_failed(r, speaks, err);

@@ -375,30 +375,19 @@ out:
     return rc;
 }
 
-/* Names what a rank and rank 0 have where they differ first. */
-static exf_code refuse_difference(const exf_ranks *r, int rank, const char *first, const char *other, exf_err *err)
-{
-    char has[2][EXF_ONE_EXCERPT];
-    exf_one_difference(first, other, has[0], has[1]);
-    return exf_fail(err, EXF_MODEL, "ranks of a job must agree: rank 0 on %s has \"%s\", rank %d on %s has \"%s\"", r->all[0].host,
-                    has[0], rank, r->all[rank].host, has[1]);
-}
-
-/* Finds the first rank whose text is not rank 0's. */
-static exf_code compare_texts(const exf_ranks *r, const exf_ranks_gathered *g, exf_err *err)
-{
-    for (int i = 1; i < g->size; i++)
-        if (strcmp(g->data, g->data + g->offset[i]) != 0) return refuse_difference(r, i, g->data, g->data + g->offset[i], err);
-    return EXF_OK;
-}
-
 exf_code exf_ranks_same(exf_ranks *r, const char *text, exf_err *err)
 {
     exf_ranks_gathered g;
+    char has[2][EXF_ONE_EXCERPT]; /* where the first rank that differs from rank 0 does so first */
     exf_code rc;
     if (!r) return EXF_OK;
     EXF_TRY(exf_ranks_gather(r, text, strlen(text) + 1, &g, err));
-    rc = compare_texts(r, &g, err);
+    for (int i = 1; rc == EXF_OK && i < g.size; i++) {
+        if (strcmp(g.data, g.data + g.offset[i]) == 0) continue;
+        exf_one_difference(g.data, g.data + g.offset[i], has[0], has[1]);
+        rc = exf_fail(err, EXF_MODEL, "ranks of a job must agree: rank 0 on %s has \"%s\", rank %d on %s has \"%s\"",
+                      r->all[0].host, has[0], i, r->all[i].host, has[1]);
+    }
     exf_ranks_gathered_free(&g);
     rc = exf_ranks_agree(r, rc, err);
 out:

@@ -53,18 +53,13 @@ int exf_mpi_speaker(const exf_ranks *r)
     return r->failure.died && r->failure.rank == 0;
 }
 
-/* Returns 1 for a failure of the rank's own; a rank that was told to stop reports the failure of another. */
-static int is_own(const exf_ranks *r, exf_code rc)
-{
-    return !r->failure.code || (!r->followed && rc != EXF_SIGTERM && rc != EXF_SIGINT && rc != EXF_STOPPED);
-}
-
 exf_code exf_ranks_fail(exf_ranks *r, exf_code rc, const exf_err *err)
 {
     exf_note note = {.code = (int32_t)rc};
     if (!r || rc == EXF_OK) return rc;
+    int stops = rc == EXF_SIGTERM || rc == EXF_SIGINT || rc == EXF_STOPPED; /* as a rank that was told to stop reports */
     pthread_mutex_lock(&r->lock);
-    if (!r->own.code && is_own(r, rc)) {
+    if (!r->own.code && (!r->failure.code || (!r->followed && !stops))) {
         note.rank = r->place.rank;
         note.layer = r->layer;
         snprintf(note.msg, sizeof note.msg, "%s", err ? err->msg : exf_code_text(rc));
@@ -229,14 +224,6 @@ static void look_for_dead(exf_ranks *r)
     }
 }
 
-static void tell_death(exf_ranks *r)
-{
-    exf_err err;
-    if (!r->failure.died || r->told || !r->say || exf_mpi_speaker(r) != r->place.rank) return;
-    r->told = 1;
-    if (exf_mpi_failure(r, &r->failure, &err) != EXF_OK) r->say(&err);
-}
-
 /* Listens every millisecond, and looks for the dead every sixteenth time. */
 static void *watch(void *self)
 {
@@ -245,7 +232,11 @@ static void *watch(void *self)
         pthread_mutex_lock(&r->lock);
         exf_mpi_listen(r);
         if (turn % 16 == 0) look_for_dead(r);
-        tell_death(r);
+        if (r->failure.died && !r->told && r->say && exf_mpi_speaker(r) == r->place.rank) {
+            exf_err err;
+            r->told = 1;
+            if (exf_mpi_failure(r, &r->failure, &err) != EXF_OK) r->say(&err);
+        }
         end = r->end_watch;
         pthread_mutex_unlock(&r->lock);
         exf_mpi_pause(1000000);
