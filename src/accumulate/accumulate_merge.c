@@ -31,16 +31,6 @@ static exf_code check_shape(const exf_statistics_reader *a, const exf_statistics
     return EXF_OK;
 }
 
-/* Refuses sums over what all of a run's data chose. */
-static exf_code check_adds(const exf_facts_part *part, exf_err *err)
-{
-    const char *vectors = exf_provenance_get(part->provenance, "accumulate.vectors");
-    if (!vectors && !exf_provenance_get(part->provenance, EXF_NORM_HEAD_FACT)) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: holds sums for %s, which add up within one run alone: make them on the ranks of one run "
-                    "(mpirun -n N exfold-calibrate RECIPE), or in one exfold-accumulate over the captures of all parts",
-                    part->path, vectors ? vectors : "a norm head");
-}
-
 /* Adds a file's tokens and sequences to those of the files before. */
 static exf_code add_counts(merging *m, size_t i, exf_err *err)
 {
@@ -114,7 +104,14 @@ exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *ta
         EXF_TRY(exf_statistics_open(f, paths[n_open], err));
         m.part[n_open] = (exf_facts_part){paths[n_open], &f->provenance, &f->origin, &f->sequences, m.digest[n_open]};
     }
-    for (size_t i = 0; i < n; i++) EXF_TRY(check_adds(&m.part[i], err));
+    for (size_t i = 0; i < n; i++) { /* sums over what all of a run's data chose */
+        const char *vectors = exf_provenance_get(m.part[i].provenance, "accumulate.vectors");
+        if (!vectors && !exf_provenance_get(m.part[i].provenance, EXF_NORM_HEAD_FACT)) continue;
+        rc = exf_fail(err, EXF_MODEL, "%s: holds sums for %s, which add up within one run alone: make them on the ranks of one run "
+                      "(mpirun -n N exfold-calibrate RECIPE), or in one exfold-accumulate over the captures of all parts",
+                      paths[i], vectors ? vectors : "a norm head");
+        goto out;
+    }
     for (size_t i = 0; i < n; i++)
         EXF_TRY(exf_sums_check_version(&m.file[i].provenance, paths[i], m.file[i].shape.top_k, m.file[i].shape.d_model, err));
     for (size_t i = 0; i < n; i++) EXF_TRY(exf_h5_digest(m.file[i].h, m.digest[i], err));

@@ -27,11 +27,15 @@ static exf_code write_to_file(exf_finished_layer *l, exf_err *err)
 {
     exf_accumulator *a = l->a;
     const exf_vector_sums *v = vectors_of(l), none = {.d_model = (int)a->shape.d_model};
+    const exf_norm_sums *s = &l->sums.norms;
     exf_code rc;
     EXF_TRY(exf_statistics_put(&a->file, l->layer, &l->sums, err));
     if (v) EXF_TRY(exf_vector_sums_write(v, a->file.h, l->layer, err));
     if (a->basis_hash) EXF_TRY(exf_vector_sums_hash_basis(a->basis_hash, l->layer, v ? v : &none, err));
-    if (a->basis_hash) EXF_TRY(exf_norm_sums_hash_basis(a->basis_hash, &l->sums.norms, err));
+    if (a->basis_hash && s->known) {
+        EXF_TRY(exf_hash_add_u64(a->basis_hash, (uint64_t)s->q, err));
+        EXF_TRY(exf_hash_add(a->basis_hash, s->basis, (size_t)s->d_model * (size_t)s->q * sizeof *s->basis, err));
+    }
     rc = exf_statistics_layer_done(&a->file, l->layer, err);
 out:
     return rc;

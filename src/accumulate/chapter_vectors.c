@@ -246,11 +246,15 @@ out:
 exf_code exf_vectors_begin_second_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_vector_accumulator *m = a->vectors;
+    const exf_sampler *s = &m->sampler;
+    size_t bytes = (size_t)m->shape.d_model * sizeof *s->source;
     exf_code rc = EXF_OK;
-    if (m->samples.b)
-        EXF_TRY(exf_device_samples_gather(&m->samples, &m->sampler, err));
-    else if (m->options->lowrank)
-        EXF_TRY(exf_sampler_gather(&m->sampler, m->ranks, (int)m->shape.d_model, err));
+    if (m->samples.b) EXF_TRY(exf_device_samples_gather(&m->samples, s, err));
+    if (m->options->lowrank && !m->samples.b) { /* on rank 0 what all ranks have kept */
+        EXF_TRY(exf_gather_samples(m->ranks, &s->keys, s->own, s->pair, 2 * sizeof *s->pair, err));
+        EXF_TRY(exf_gather_samples(m->ranks, &s->keys, s->own, s->source, bytes, err));
+        EXF_TRY(exf_gather_samples(m->ranks, &s->keys, s->own, s->target, bytes, err));
+    }
     if (exf_ranks_first(m->ranks)) EXF_TRY(make_choice(m, &a->sums[0], layer, err));
     if (m->ranks) EXF_TRY(broadcast_choice(m, err));
     if (m->device.b) exf_device_vectors_begin(&m->device, &m->sums, m->is_last);

@@ -90,12 +90,6 @@ size_t exf_norm_sums_list(const exf_norm_sums *s, exf_sum_array out[EXF_MOST_SUM
     return sizeof all / sizeof *all;
 }
 
-exf_code exf_norm_sums_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err)
-{
-    exf_sum_array all[EXF_MOST_SUM_ARRAYS];
-    return s->known ? exf_sum_arrays_do(EXF_SUMS_WRITE, all, exf_norm_sums_list(s, all), h, layer, err) : EXF_OK;
-}
-
 /* Finds how many directions a layer has, before memory is taken for them; *q 0: there is no group. */
 static exf_code find_directions(int *q, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err)
 {
@@ -145,16 +139,6 @@ exf_code exf_norm_sums_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *sh
             return exf_fail(err, EXF_FORMAT, "%s: %s: expert %d has sums of %.17g tokens, norm_count says %llu", exf_h5_path(h),
                             exf_sum_path(path, layer, "norms.pp"), i, slots, (unsigned long long)norm_count[i]);
     }
-out:
-    return rc;
-}
-
-exf_code exf_norm_sums_hash_basis(exf_hash *h, const exf_norm_sums *s, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    if (!s->known) return EXF_OK;
-    EXF_TRY(exf_hash_add_u64(h, (uint64_t)s->q, err));
-    rc = exf_hash_add(h, s->basis, basis_elements(s) * sizeof *s->basis, err);
 out:
     return rc;
 }

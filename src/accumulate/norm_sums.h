@@ -52,11 +52,8 @@ exf_code exf_norm_sums_merge(exf_norm_sums *to, const exf_norm_sums *from, exf_e
  *   /layers/<l>/norms/yy     U64 [E, 3] */
 /* Lists its arrays, and returns how many. */
 size_t exf_norm_sums_list(const exf_norm_sums *s, exf_sum_array out[EXF_MOST_SUM_ARRAYS]);
-exf_code exf_norm_sums_write(const exf_norm_sums *s, exf_h5 *h, int layer, exf_err *err) EXF_CHECKED;
 /* Reads a layer's sums; nothing (q 0) where it has no group.  EXF_FORMAT for a basis of no unit vectors, and
  * for sums whose counts are not norm_count [E].  The caller frees s; sums of the same size are read in place. */
 exf_code exf_norm_sums_read(exf_norm_sums *s, exf_h5 *h, const exf_run_shape *shape, int layer, const uint64_t *norm_count,
                             exf_err *err) EXF_CHECKED;
-/* Adds a layer's directions to the digest of what sums are over (vector_sums.h); nothing where none are known. */
-exf_code exf_norm_sums_hash_basis(exf_hash *h, const exf_norm_sums *s, exf_err *err) EXF_CHECKED;
 #endif

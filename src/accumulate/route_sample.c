@@ -131,12 +131,6 @@ size_t exf_route_sample_list(const exf_route_sample *s, size_t tokens, exf_sum_a
     return !n ? 0 : s->q ? 4 : 3;
 }
 
-exf_code exf_route_sample_write(const exf_route_sample *s, exf_h5 *h, int layer, exf_err *err)
-{
-    exf_sum_array all[EXF_MOST_SUM_ARRAYS];
-    return exf_sum_arrays_do(EXF_SUMS_WRITE, all, exf_route_sample_list(s, s->n, all), h, layer, err);
-}
-
 /* Finds how many tokens a file's sample has. */
 static exf_code find_tokens(int64_t *n, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err)
 {

@@ -41,8 +41,7 @@ void exf_route_sample_free(exf_route_sample *s); /* accepts zeroed memory */
  * and zeros for the others. */
 size_t exf_route_sample_list(const exf_route_sample *s, size_t tokens, exf_sum_array out[EXF_MOST_SUM_ARRAYS]);
 
-/* Write a layer's sample, where it has tokens, and read it back, where the file has one; the sample is made as large as the file's.
- * EXF_FORMAT as exf_route_sample_check(), and for a sample of no size that the run can have. */
-exf_code exf_route_sample_write(const exf_route_sample *s, exf_h5 *h, int layer, exf_err *err) EXF_CHECKED;
+/* Reads a layer's sample, where the file has one; the sample is made as large as the file's.  EXF_FORMAT as
+ * exf_route_sample_check(), and for a sample of no size that the run can have. */
 exf_code exf_route_sample_read(exf_route_sample *s, exf_h5 *h, const exf_run_shape *shape, int layer, exf_err *err) EXF_CHECKED;
 #endif

@@ -114,6 +114,7 @@ out:
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer_statistics *s, exf_err *err)
 {
     const exf_layer_array *end = exf_layer_arrays + EXF_N_LAYER_ARRAYS;
+    exf_sum_array group[EXF_MOST_SUM_ARRAYS];
     written *b = NULL;
     size_t n = 0;
     exf_code rc;
@@ -127,10 +128,11 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer, const exf_layer
     EXF_TRY(exf_stop_check(err));
     EXF_TRY(exf_h5_write_all(w->h, b->t, b->n, round_dataset, b, err));
     EXF_TRY(write_observed(w, b, EXF_PART_BARE, layer, s, err));
-    EXF_TRY(exf_norm_sums_write(&s->norms, w->h, layer, err));
+    if (s->norms.known) EXF_TRY(exf_sum_arrays_do(EXF_SUMS_WRITE, group, exf_norm_sums_list(&s->norms, group), w->h, layer, err));
     EXF_TRY(write_observed(w, b, EXF_PART_STREAM, layer, s, err));
     EXF_TRY(write_observed(w, b, EXF_PART_OBSERVED, layer, s, err));
-    rc = exf_route_sample_write(&s->routes, w->h, layer, err);
+    n = exf_route_sample_list(&s->routes, s->routes.n, group);
+    rc = exf_sum_arrays_do(EXF_SUMS_WRITE, group, n, w->h, layer, err);
 out:
     if (b) exf_mem_free(b->rounded);
     exf_mem_free(b);

@@ -28,8 +28,6 @@ exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, 
                             exf_err *err) EXF_CHECKED;
 /* Copies the chosen samples of a block; blocks may come from several threads. */
 void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b);
-/* Gathers on rank 0 what all ranks have kept. */
-exf_code exf_sampler_gather(const exf_sampler *s, exf_ranks *ranks, int d_model, exf_err *err) EXF_CHECKED;
 
 /* Those of a device. */
 typedef struct {

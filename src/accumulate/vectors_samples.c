@@ -78,17 +78,6 @@ void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b)
     }
 }
 
-exf_code exf_sampler_gather(const exf_sampler *s, exf_ranks *ranks, int d_model, exf_err *err)
-{
-    size_t bytes = (size_t)d_model * sizeof *s->source;
-    exf_code rc;
-    EXF_TRY(exf_gather_samples(ranks, &s->keys, s->own, s->pair, 2 * sizeof *s->pair, err));
-    EXF_TRY(exf_gather_samples(ranks, &s->keys, s->own, s->source, bytes, err));
-    rc = exf_gather_samples(ranks, &s->keys, s->own, s->target, bytes, err);
-out:
-    return rc;
-}
-
 /* ---- in GPU memory, with the moments of their residuals ---------------------------------------------- */
 
 exf_code exf_device_samples_open(exf_device_samples *s, exf_ranks *ranks, const exf_backend *b, size_t samples, int d_model,
