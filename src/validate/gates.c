@@ -34,8 +34,9 @@ exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf
         return exf_fail(err, EXF_USAGE, "validate.fail_above: \"%.80s\", expected METRIC=LIMIT or VARIANT:METRIC=LIMIT", text);
     *equals = '\0';
     char *colon = strrchr(copy, ':'), *metric = colon ? colon + 1 : copy;
-    if (exf_name_place(metrics, METRICS, metric) == METRICS) return refuse_metric(text, metric, err);
-    snprintf(g->metric, sizeof g->metric, "%s", metric);
+    int known = exf_name_place(metrics, METRICS, metric);
+    if (known == METRICS) return refuse_metric(text, metric, err);
+    snprintf(g->metric, sizeof g->metric, "%s", metrics[known]);
     if (!colon) return EXF_OK;
     *colon = '\0';
     for (size_t i = 0; i < n_lanes; i++)
