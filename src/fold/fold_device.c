@@ -257,7 +257,7 @@ void exf_fold_routes_close(exf_fold_rewriter *f)
 
 /* ---- folding ------------------------------------------------------------------------------------------- */
 
-static exf_fold_status fold_prefill(const exf_fold_rewriter *f, const exf_device_routes *r, exf_run_routes routes, int index)
+static exf_fold_status fold_prefill(const exf_fold_rewriter *f, const exf_routes *r, exf_run_routes routes, int index)
 {
     const exf_device_fold *d = &f->device_fold;
     routes.norms = f->v->prefill_norms ? d->norms : NULL;
@@ -280,7 +280,7 @@ static exf_fold_status fold_prefill(const exf_fold_rewriter *f, const exf_device
     return d->b->gpu->prefill_routes(r->q, &routes, &c);
 }
 
-static exf_fold_status fold_decode(const exf_fold_rewriter *f, const exf_device_routes *r, exf_run_routes routes)
+static exf_fold_status fold_decode(const exf_fold_rewriter *f, const exf_routes *r, exf_run_routes routes)
 {
     const exf_device_fold *d = &f->device_fold;
     int own = 0; /* its schedule's place among those that are counted */
@@ -316,7 +316,7 @@ void exf_fold_routes_collect(exf_fold_rewriter *f)
     }
 }
 
-exf_code exf_fold_routes_rewrite(void *self, const exf_device_routes *r, exf_err *err)
+exf_code exf_fold_routes_rewrite(void *self, const exf_routes *r, exf_err *err)
 {
     exf_fold_rewriter *f = self;
     exf_device_fold *d = &f->device_fold;

@@ -140,7 +140,7 @@ uint64_t exf_fold_routes_bytes(const exf_fold_rewriter *f);
 exf_code exf_fold_routes_open(exf_fold_rewriter *f, const exf_backend *b, exf_err *err) EXF_CHECKED;
 void exf_fold_routes_close(exf_fold_rewriter *f);
 /* Implements exf_rewriter.device_rewrite. */
-exf_code exf_fold_routes_rewrite(void *self, const exf_device_routes *r, exf_err *err);
+exf_code exf_fold_routes_rewrite(void *self, const exf_routes *r, exf_err *err);
 /* Adds what was counted on the device to the usage; the device has finished. */
 void exf_fold_routes_collect(exf_fold_rewriter *f);
 

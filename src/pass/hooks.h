@@ -175,8 +175,9 @@ static inline exf_code exf_observer_tell(const exf_observer *o, const exf_moment
     return o->at ? o->at(o->self, m, err) : EXF_OK;
 }
 
-/* Routes of all tokens of the run in one MoE layer of one lane, in host memory. */
+/* Routes of all tokens of the run in one MoE layer of one lane. */
 typedef struct {
+    struct exf_queue *q; /* on which a rewriter queues its work where the arrays are in GPU memory; NULL: host memory */
     int layer, moe_index; /* the model's layer number; its number among the MoE layers */
     const exf_batch *batch;
     int n_experts, top_k;
@@ -187,18 +188,6 @@ typedef struct {
     const float *logits; /* [T, E] of the router, for a rewriter that wants them; else NULL */
     const float *bias;   /* [E] that the router adds to its scores when it chooses; NULL: none, or no logits */
 } exf_routes;
-
-/* Routes of a run in GPU memory, as exf_routes; a rewriter queues its work on q. */
-typedef struct {
-    int layer, moe_index;
-    const exf_batch *batch;
-    int n_experts, top_k;
-    int probe, by_token;
-    struct exf_queue *q;
-    int32_t *ids;
-    float *weights;
-    const float *logits, *bias;
-} exf_device_routes;
 
 /* A rewriter may leave any function NULL.  It is called once per layer with the routes of the whole run, since a decode
  * batch spans sequences.  It keeps no state between layers but what `routed` shows it: equal routes give equal results, because a
@@ -214,7 +203,7 @@ typedef struct {
     exf_code (*routed)(void *self, const exf_input_block *b, exf_err *err);
     /* Does the same on a GPU; NULL: the pass fetches the routes, calls `rewrite` and sends them back.  Its counters are complete
      * when the queue is. */
-    exf_code (*device_rewrite)(void *self, const exf_device_routes *routes, exf_err *err);
+    exf_code (*device_rewrite)(void *self, const exf_routes *routes, exf_err *err);
     /* Adds to the routed output [T, H] of a block what router weights cannot express (diagonal and
      * low-rank projectors).  Called concurrently; of a block in GPU memory it queues its work on b->q. */
     exf_code (*correct)(void *self, const exf_moe_block *b, float *routed, exf_err *err);

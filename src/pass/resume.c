@@ -83,7 +83,7 @@ exf_code exf_resume_put(exf_resume *r, const char *name, int layer, const exf_te
     char file[NAME_LEN], sha256[EXF_SHA256_HEX];
     exf_output_file *f = NULL;
     exf_code rc;
-    if (!exf_resume_saves(r) || r->follows) return EXF_OK;
+    if (!exf_resume_saves(r) || r->is_not_writer) return EXF_OK;
     record_name(file, name, layer);
     if (layer < exf_resume_saved_layers(r))
         return exf_fail(err, EXF_INTERNAL, "%s: %s is of the point of %d layers", r->path, file, exf_resume_saved_layers(r));
@@ -326,12 +326,12 @@ static exf_code find_point(exf_resume *r, exf_resume_mode mode, exf_err *err)
     if (mode != EXF_RESUME_NEVER) EXF_TRY(exf_resume_directory_look(&r->directory, "resume.json", &found, err));
     if (found) {
         EXF_TRY(exf_resume_read_point(r, err));
-        return r->follows ? EXF_OK : exf_resume_directory_prune(&r->directory, is_of_point, r, err);
+        return r->is_not_writer ? EXF_OK : exf_resume_directory_prune(&r->directory, is_of_point, r, err);
     }
     if (mode == EXF_RESUME_REQUIRE)
         return exf_fail(err, EXF_USAGE, "%s: is not there, --resume=require asks for a resume point", r->path);
     EXF_TRY(exf_resume_remove(r, err));
-    if (exf_resume_saves(r) && !r->follows) rc = exf_resume_directory_make(&r->directory, err);
+    if (exf_resume_saves(r) && !r->is_not_writer) rc = exf_resume_directory_make(&r->directory, err);
 out:
     return rc;
 }
@@ -345,9 +345,9 @@ exf_code exf_resume_open(exf_resume **out, const exf_resume_options *o, exf_err 
     pthread_mutex_init(&r->lock, NULL);
     r->every_layers = o->every_layers;
     r->every_seconds = o->every_seconds;
-    r->follows = o->follows;
+    r->is_not_writer = o->is_not_writer;
     r->last_time = exf_clock();
-    EXF_TRY(exf_resume_directory_open(&r->directory, o->directory, o->outputs, o->follows, err));
+    EXF_TRY(exf_resume_directory_open(&r->directory, o->directory, o->outputs, o->is_not_writer, err));
     EXF_TRY(exf_path_join(&r->path, o->directory, "resume.json", err));
     EXF_TRY(exf_provenance_copy(&r->facts, o->facts, err));
     EXF_TRY(find_point(r, o->mode, err));
@@ -386,7 +386,7 @@ exf_code exf_resume_claim_output(exf_resume *r, const char *name, exf_err *err)
 exf_code exf_resume_remove(exf_resume *r, exf_err *err)
 {
     exf_code rc;
-    if (r->follows) return EXF_OK;
+    if (r->is_not_writer) return EXF_OK;
     EXF_TRY(exf_resume_wait(r, err));
     if (r->directory.fd >= 0) /* before the files that it names */
         EXF_TRY(exf_resume_directory_drop(&r->directory, "resume.json", err));

@@ -31,7 +31,7 @@ typedef struct {
     const exf_provenance *facts; /* what must be equal for a point to be used */
     int64_t every_layers;        /* saves after so many layers; 0: layers do not matter */
     double every_seconds;        /* saves when so many seconds have passed; 0: time does not matter */
-    int follows;                 /* 1: a rank other than 0, which reads the point that rank 0 opened before, and writes
+    int is_not_writer;           /* 1: a rank other than 0, which reads the point that rank 0 opened before, and writes
                                   * nothing but its part of the hidden states */
 } exf_resume_options;
 

@@ -252,7 +252,7 @@ static exf_code open_in_turn(exf_resume_directory *d, open_how how, exf_err *err
     return rc == EXF_OK && again ? fail_busy(d, err) : rc;
 }
 
-exf_code exf_resume_directory_open(exf_resume_directory *d, const char *path, const char *outputs, int follows, exf_err *err)
+exf_code exf_resume_directory_open(exf_resume_directory *d, const char *path, const char *outputs, int is_not_writer, exf_err *err)
 {
     exf_code rc;
     memset(d, 0, sizeof *d);
@@ -260,7 +260,7 @@ exf_code exf_resume_directory_open(exf_resume_directory *d, const char *path, co
     pthread_mutex_init(&d->lock, NULL);
     EXF_TRY(exf_mem_strdup(&d->path, path, "resume point", err));
     if (outputs) EXF_TRY(exf_mem_strdup(&d->outputs, outputs, "resume point", err));
-    rc = open_in_turn(d, follows ? FOLLOW : OPEN, err);
+    rc = open_in_turn(d, is_not_writer ? FOLLOW : OPEN, err);
 out:
     return rc;
 }

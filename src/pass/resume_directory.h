@@ -16,9 +16,9 @@ typedef struct {
     pthread_mutex_t lock;    /* guards the journal */
 } exf_resume_directory;
 
-/* Opens the directory if there is one.  outputs: see above, copied.  follows: another process has it open and locked, and
+/* Opens the directory if there is one.  outputs: see above, copied.  is_not_writer: another process has it open and locked, and
  * this one reads it alone.  EXF_IO if it is not a run's, or another run uses it.  close() also after a failure. */
-exf_code exf_resume_directory_open(exf_resume_directory *d, const char *path, const char *outputs, int follows,
+exf_code exf_resume_directory_open(exf_resume_directory *d, const char *path, const char *outputs, int is_not_writer,
                                    exf_err *err) EXF_CHECKED;
 /* Makes it, its parents too, where there is none. */
 exf_code exf_resume_directory_make(exf_resume_directory *d, exf_err *err) EXF_CHECKED;

@@ -28,7 +28,7 @@ struct exf_resume {
     exf_provenance facts;
     int64_t every_layers;
     double every_seconds;
-    int follows;                  /* 1: another process makes the point */
+    int is_not_writer;            /* 1: another process makes the point */
     exf_resume_progress start;    /* of the point that was opened */
     pthread_mutex_t lock;         /* guards the records */
     exf_resume_record *record;

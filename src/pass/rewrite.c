@@ -36,12 +36,12 @@ static exf_code rewrite_set(const exf_step *s, const exf_rewriter *r, exf_route_
     exf_code rc = EXF_OK;
     if (!r || !r->rewrite) return EXF_OK;
     if (exf_rewrites_on_device(r, p->b)) {
-        exf_device_routes there = {.layer = routes.layer, .moe_index = routes.moe_index, .batch = routes.batch,
-                                   .n_experts = routes.n_experts, .top_k = routes.top_k, .probe = routes.probe,
-                                   .by_token = routes.by_token, .q = p->space[0].q, .ids = set->ids_device,
-                                   .weights = set->weights_device, .logits = r->wants_logits ? s->logits_device : NULL,
-                                   .bias = r->wants_logits ? bias : NULL};
-        return r->device_rewrite(r->self, &there, err);
+        routes.q = p->space[0].q;
+        routes.ids = set->ids_device;
+        routes.weights = set->weights_device;
+        routes.logits = r->wants_logits ? s->logits_device : NULL;
+        routes.bias = r->wants_logits ? bias : NULL;
+        return r->device_rewrite(r->self, &routes, err);
     }
     EXF_TRY(exf_route_set_fetch(set, 0, set->n, p->space[0].q, err));
     if (r->wants_logits) {

@@ -64,11 +64,11 @@ exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_dire
     EXF_TRY(name_point(&path, r, dir, of->stage, err));
     exf_resume_options o = {.directory = path, .outputs = dir->path, .mode = (exf_resume_mode)r->resume, .facts = &facts,
                             .every_layers = r->checkpoint_layers, .every_seconds = r->checkpoint_seconds,
-                            .follows = !exf_ranks_first(ranks)};
-    if (o.follows && o.mode == EXF_RESUME_REQUIRE) o.mode = EXF_RESUME_AUTO; /* rank 0 requires it */
-    if (!o.follows) rc = exf_resume_open(out, &o, err); /* first, since it may remove what is there */
+                            .is_not_writer = !exf_ranks_first(ranks)};
+    if (o.is_not_writer && o.mode == EXF_RESUME_REQUIRE) o.mode = EXF_RESUME_AUTO; /* rank 0 requires it */
+    if (!o.is_not_writer) rc = exf_resume_open(out, &o, err); /* first, since it may remove what is there */
     EXF_TRY(exf_ranks_agree(ranks, rc, err));
-    if (o.follows) EXF_TRY(exf_resume_open(out, &o, err));
+    if (o.is_not_writer) EXF_TRY(exf_resume_open(out, &o, err));
     int done = exf_resume_start(*out)->layers_done;
     snprintf(seen, sizeof seen, "resume point: %d layers", done);
     EXF_TRY(exf_ranks_same(ranks, seen, err)); /* they see one directory */

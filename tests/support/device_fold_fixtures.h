@@ -44,8 +44,8 @@ static inline void device_fold_rewrite(const exf_backend *b, exf_queue *q, exf_f
     size_t e = (size_t)r->n_experts;
     float *logits = device_fold_put(b, q, r->logits, F_TOKENS * e * sizeof *logits);
     float *bias = r->bias ? device_fold_put(b, q, r->bias, e * sizeof *bias) : NULL;
-    exf_device_routes d = {.layer = r->layer, .moe_index = r->moe_index, .batch = r->batch, .n_experts = r->n_experts,
-                           .top_k = r->top_k, .probe = r->probe, .by_token = r->by_token, .q = q, .ids = ids, .weights = weights};
+    exf_routes d = {.layer = r->layer, .moe_index = r->moe_index, .batch = r->batch, .n_experts = r->n_experts,
+                    .top_k = r->top_k, .probe = r->probe, .by_token = r->by_token, .q = q, .ids = ids, .weights = weights};
     if (w->wants_logits) {
         d.logits = logits;
         d.bias = bias;

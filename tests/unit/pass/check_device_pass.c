@@ -102,7 +102,7 @@ START_TEST(a_window_serves_lanes)
 END_TEST
 
 /* The same in the memory of the fake device, which is the host's. */
-static exf_code rewrite_oddly_there(void *self, const exf_device_routes *d, exf_err *err)
+static exf_code rewrite_oddly_there(void *self, const exf_routes *d, exf_err *err)
 {
     exf_routes r = {.layer = d->layer, .batch = d->batch, .n_experts = d->n_experts, .top_k = d->top_k, .ids = d->ids,
                     .weights = d->weights};

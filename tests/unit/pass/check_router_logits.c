@@ -46,7 +46,7 @@ static exf_code route_again(void *self, exf_routes *r, exf_err *err)
 }
 
 /* The same in the memory of the fake device, which is the host's. */
-static exf_code route_again_there(void *self, const exf_device_routes *d, exf_err *err)
+static exf_code route_again_there(void *self, const exf_routes *d, exf_err *err)
 {
     exf_routes r = {.layer = d->layer, .batch = d->batch, .n_experts = d->n_experts, .top_k = d->top_k, .probe = d->probe,
                     .by_token = d->by_token, .ids = d->ids, .weights = d->weights, .logits = d->logits, .bias = d->bias};
