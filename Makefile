@@ -190,8 +190,12 @@ check-cuda: deps $(CHECKS_CUDA)
 	$(Q)WITHOUT=check_cuda_released scripts/run-checks.sh $(CHECKS_CUDA)
 	$(Q)TMPDIR=$(if $(wildcard /dev/shm),/dev/shm,$${TMPDIR:-/tmp}) $(CHECKS_CUDA) check_cuda_released
 
+## cli-tools: build what the cases of tests/cli run beside the programs
+cli-tools: all $(PRELOADED) $(FAKE_NODES) $(MUTANTS) $(FORGE) $(BUILD)/bench/make_checkpoint
+.PHONY: cli-tools
+
 ## check-cli: the programs, from the outside (tests/cli)
-check-cli: all $(PRELOADED) $(FAKE_NODES) $(MUTANTS) $(FORGE) $(BUILD)/bench/make_checkpoint
+check-cli: cli-tools
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh tests/cli/cases/* tests/bad/*.cases
 
 ## check-ranks: runs of several processes under mpirun (tests/cli/ranks); a build without MPI says so and passes
