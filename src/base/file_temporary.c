@@ -81,9 +81,8 @@ static const char *read_link(int dir, unsigned long long inode, const char *name
     text[n] = 0;
     snprintf(front, sizeof front, TEMPORARY "%llu:.", inode);
     snprintf(end, sizeof end, ".%.*s.partial", DIGITS, digits);
-    char *what = text + strlen(front) - 1, *slash = strchr(text, '/'); /* the one of the front */
     if (!exf_starts_with(text, front)) return NULL;
-    slash = strchr(slash + 1, '/');
+    char *what = text + strlen(front) - 1, *slash = strchr(what, '/'); /* slash: before the name of a file */
     if ((slash != NULL) != (*number == '-')) return NULL;
     if (slash && (!slash[1] || strchr(slash + 1, '/') || strcmp(slash + 1, ".") == 0 || strcmp(slash + 1, "..") == 0)) return NULL;
     size_t length = slash ? (size_t)(slash - what) : strlen(what), m = strlen(end);
@@ -105,7 +104,7 @@ static void withdraw(const exf_temporary *t)
 
 /* ---- what killed processes left ------------------------------------------------------------------ */
 
-/* A claim that was read: text is what is claimed: a name, or the names of a folder and of a file in it. */
+/* A claim that was read; its text names what is claimed: a temporary, or a folder and a file in it. */
 typedef struct {
     char name[CLAIM_NAME], *text;
 } claimed;

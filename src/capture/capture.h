@@ -82,7 +82,7 @@ typedef struct exf_capture_write_behind exf_capture_write_behind;
 /* For blocks of at most `rows` rows of the file, which is borrowed. */
 exf_code exf_capture_write_behind_new(exf_capture_write_behind **out, exf_capture_file *file, int64_t rows,
                                       exf_err *err) EXF_CHECKED;
-/* As exf_capture_put(), from any thread; returns the failure of an earlier block, if any. */
+/* Hands a block to the thread that calls exf_capture_put(); from any thread.  Returns the failure of an earlier block, if any. */
 exf_code exf_capture_write_behind_put(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids,
                                       const float *weights, const float *outputs, const double *stream_sq,
                                       exf_err *err) EXF_CHECKED;

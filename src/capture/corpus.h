@@ -135,10 +135,10 @@ typedef struct {
 /* path: of a file, or EXF_STANDARD_INPUT.  field: a member or tensor that the user named, or members joined by "+"; NULL: those by
  * which data sets are known (members.h), and the only integer tensor.  model: a directory, for the command that renders
  * conversations; NULL: not known.
- * EXF_MODEL where the file is none of the kinds, or lacks that member or tensor: the message
- * names those it has and the option that chooses one.  *out is freed by the caller, also after an error.
  * found: 1 for a file that was found in a directory, which may hold others than texts: archives, pictures, documents of JSON.
- * Of these *out says what they are.  A name that ends as a text's does (.txt, .md, .jsonl, .ndjson) promises one. */
+ * Of these *out says what they are.  A name that ends as a text's does (.txt, .md, .jsonl, .ndjson) promises one.
+ * EXF_MODEL where the file is none of the kinds, or lacks that member or tensor: the message names those it has and the option that
+ * chooses one.  *out is freed by the caller, also after an error. */
 exf_code exf_recognise(exf_recognised *out, const char *path, const char *field, const char *model, int found,
                        exf_err *err) EXF_CHECKED;
 void exf_recognised_free(exf_recognised *r);

@@ -109,7 +109,8 @@ out:
     return rc;
 }
 
-/* Lane after lane: routes all tokens, then runs the experts once for each sweep; routes do not change between sweeps. */
+/* Runs the layer for one lane after the other: routes all tokens, then runs the experts once for each sweep, whose routes are the
+ * same. */
 exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     int joined = p->joined;

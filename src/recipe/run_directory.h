@@ -38,10 +38,10 @@ void exf_run_directory_close(exf_run_directory *d, int failed);
 /* Prints "wrote PATH  1.2 MB" of a file, and with --verbose "digest ..." of an artifact, as exfold-inspect digest prints it,
  * "sha256 ..." of any other file, as sha256sum prints it; of a directory a line per file. */
 exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
-/* The same of a file of which hex is known, its "digest" or "sha256" as word says; NULL: nothing is said but how many bytes. */
+/* Prints the same of a file whose hex is known: its "digest" or "sha256", as word says; hex NULL: only how many bytes it has. */
 exf_code exf_announce_known(const char *path, const char *word, const char *hex, exf_err *err) EXF_CHECKED;
-/* Prints "wrote PATH  1.2 MB" of a file, on a screen that shall not be wider; where stdout is a result (on_stdout 0) reports
- * "wrote PATH" on stderr. */
+/* Prints "wrote PATH  1.2 MB" of a file without a digest, which would be wider than the screen; where stdout is a result
+ * (on_stdout 0) it reports "wrote PATH" on stderr. */
 exf_code exf_announce_short(const char *path, int on_stdout, exf_err *err) EXF_CHECKED;
 /* Writes a file of these bytes and announces it. */
 exf_code exf_write_announced(const char *target, int force, const char *bytes, size_t n, exf_err *err) EXF_CHECKED;

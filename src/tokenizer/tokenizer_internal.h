@@ -97,8 +97,8 @@ exf_code exf_splitter_of_pattern(exf_splitter **out, const char *pattern, size_t
                                  exf_err *err) EXF_CHECKED;
 void exf_splitter_free(exf_splitter *s); /* NULL is allowed */
 
-/* Without steps; then every step is added twice, first to tell its pattern to the alphabet, then, when that is closed, to compile
- * it.  only_matches: what a pattern does not match is left out. */
+/* Makes a splitter without steps.  Every step is then added twice: first to tell its pattern to the alphabet and, once that is
+ * closed, to compile it.  only_matches: what a pattern does not match is left out. */
 typedef enum { EXF_PATTERN_REGEX, EXF_PATTERN_LITERAL, EXF_PATTERN_DIGITS, EXF_PATTERN_DIGIT } exf_pattern_kind;
 typedef struct { const char *file, *what; int tiktoken; } exf_regex_source; /* where a pattern is from, for messages */
 exf_code exf_splitter_new(exf_splitter **out, const char *where, exf_err *err) EXF_CHECKED;
@@ -164,8 +164,8 @@ exf_code exf_regex_literal(exf_text *out, exf_alphabet *a, const char *text, siz
 
 /* t: zero-initialised.  part: the "post_processor" object. */
 exf_code exf_template_load(exf_template *t, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
-/* Then applies tokenizer_config.json, beside the file tokenizer, if it is there, and the run's choice. */
-exf_code exf_template_configure(exf_tokenizer *tokens, const char *tokenizer, exf_bos bos, exf_err *err) EXF_CHECKED;
+/* Then applies tokenizer_config.json, if it is beside the tokenizer's file, and the run's choice. */
+exf_code exf_template_configure(exf_tokenizer *tokenizer, const char *file, exf_bos bos, exf_err *err) EXF_CHECKED;
 
 /* ---- byte-pair encoding ----------------------------------------- */
 
@@ -252,7 +252,7 @@ typedef struct { exf_added_set raw, normalized; int32_t size; } exf_added;
 /* list: the "added_tokens" array, or NULL.  exf_added_free, also after a failure. */
 exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, const exf_normalizer *normalizer,
                         const char *where, exf_err *err) EXF_CHECKED;
-/* One by one instead, then exf_added_end(), once. */
+/* Adds one token, instead of a list; exf_added_end() is called once after the last. */
 exf_code exf_added_add(exf_added *a, int normalized, const char *text, size_t len, int32_t id, exf_err *err) EXF_CHECKED;
 exf_code exf_added_end(exf_added *a, const char *where, exf_err *err) EXF_CHECKED;
 void exf_added_free(exf_added *a);

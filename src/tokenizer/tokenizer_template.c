@@ -135,18 +135,18 @@ out:
     return rc;
 }
 
-exf_code exf_template_configure(exf_tokenizer *tokens, const char *tokenizer, exf_bos bos, exf_err *err)
+exf_code exf_template_configure(exf_tokenizer *tokenizer, const char *file, exf_bos bos, exf_err *err)
 {
-    exf_template *t = &tokens->facts.around;
+    exf_template *t = &tokenizer->facts.around;
     exf_json *config = NULL;
     char *dir = NULL, *path = NULL;
     int found = 0;
     exf_code rc;
-    EXF_TRY(exf_path_dir(&dir, tokenizer, err));
+    EXF_TRY(exf_path_dir(&dir, file, err));
     EXF_TRY(exf_path_join(&path, dir, "tokenizer_config.json", err));
     EXF_TRY(exf_path_look(path, &found, err));
     if (found) EXF_TRY(exf_json_load(&config, path, MOST_CONFIG, err));
-    reading r = {t, config, path, tokenizer, tokens, err};
+    reading r = {t, config, path, file, tokenizer, err};
     if (found && exf_json_type(config) != EXF_JSON_OBJECT) {
         rc = exf_fail(err, EXF_MODEL, "%s: is %s, not an object", path, exf_json_type_name(config));
         goto out;
